@@ -1,0 +1,1 @@
+"""Run folders and checkpoints: complete or absent, verified when read, readable at any sharding."""

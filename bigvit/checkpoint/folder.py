@@ -1,0 +1,226 @@
+"""A run folder: one job at a time, and what it tells the world. No torch here."""
+
+import fcntl
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from bigvit.checkpoint.files import write_json
+from bigvit.checkpoint.manifest import STEP, Damaged, read_manifest
+from bigvit.recipe.parse import Command
+from bigvit.recipe.store import differences, to_json
+
+State = Literal["running", "done", "requeue", "error"]
+OURS = ("lock", "checkpoints", ".recipe.json.aside")  # there before recipe.json is
+PACKAGES = ("bigvit", "torch", "deepspeed", "timm", "numpy")
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """A run's checkpoints, oldest first."""
+    found = (folder / "checkpoints").glob("step_*")
+    return sorted(path for path in found if STEP.fullmatch(path.name))
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint at a path: the folder itself, or the newest one of a run folder.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if STEP.fullmatch(path.name) and path.is_dir():
+        return path
+    if not path.is_dir():
+        raise ValueError(f"there is no run folder or checkpoint {path}")
+    if not (path / "recipe.json").is_file():
+        raise ValueError(f"{path} is neither a run folder nor a checkpoint of bigvit")
+    if not (found := checkpoints_of(path)):
+        raise ValueError(f"{path} holds no checkpoint")
+    return found[-1]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins."""
+
+    folder: Path  # the run folder
+    checkpoint: Path | None  # what it goes on from; None: from the initial weights
+
+
+def plan_start(command: Command) -> Start:
+    """Decide where a run begins, changing nothing, so that every rank can.
+
+    Raises:
+        ValueError: the folder or checkpoint is not fit for this run; nothing was touched.
+    """
+    run, resume = command.run, command.run.resume
+    checkpoint = None
+    if resume not in (None, "auto"):
+        checkpoint = find_checkpoint(Path(resume))
+    home = checkpoint.resolve().parent.parent if checkpoint else None
+    folder = run.run_dir or home or Path("runs") / command.name
+    recipe = to_json(command.recipe)
+    if folder.exists():
+        _refuse_foreign(folder, recipe)
+        newest = checkpoints_of(folder)[-1:]
+        holds_run = (folder / "recipe.json").exists()
+        if holds_run and (resume is None or (checkpoint and home != folder.resolve())):
+            raise ValueError(
+                f"{folder} holds a run already; go on with it by --resume auto, "
+                "or choose another --run-dir"
+            )
+        if resume == "auto" and newest:
+            checkpoint = newest[0]
+        if checkpoint and newest and checkpoint.name != newest[0].name:
+            raise ValueError(
+                f"{folder} holds newer checkpoints than {checkpoint.name}; go on from the newest "
+                "by --resume auto, or branch off into another --run-dir"
+            )
+    if checkpoint:
+        try:
+            manifest = read_manifest(checkpoint)
+        except Damaged as error:
+            raise ValueError(f"--resume {resume}: {error}; choose another checkpoint") from None
+        _refuse_changes(manifest.recipe, recipe, f"--resume {resume}: {checkpoint}")
+        if (stop := run.stop_after) is not None and stop <= manifest.update:
+            raise ValueError(f"--stop-after {stop}: {checkpoint} is at {manifest.update} already")
+    _refuse_unwritable(folder)
+    return Start(folder, checkpoint)
+
+
+def _refuse_foreign(folder: Path, recipe: dict[str, Any]) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"--run-dir {folder}: it is not a folder")
+    described = folder / "recipe.json"
+    if not described.exists():
+        if strangers := sorted(path.name for path in folder.iterdir() if path.name not in OURS):
+            raise ValueError(
+                f"--run-dir {folder}: it holds files that are not a run's ({strangers[0]}); "
+                "choose another"
+            )
+        return
+    try:
+        old = json.loads(described.read_text())["recipe"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"--run-dir {folder}: its recipe.json is damaged; choose another"
+        ) from None
+    _refuse_changes(old, recipe, f"--run-dir {folder}")
+
+
+def _refuse_changes(old: dict[str, Any], new: dict[str, Any], where: str) -> None:
+    if changes := list(differences(old, new)):
+        shown = "\n  ".join(changes[:12])
+        raise ValueError(
+            f"{where} holds a run of another recipe:\n  {shown}\n"
+            "use the run's own recipe and overrides, or choose another --run-dir"
+        )
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"--run-dir {folder}: {there} cannot be written to; choose another")
+
+
+class RunFolder:
+    """The open run folder of rank 0: locked until the process ends."""
+
+    def __init__(self, path: Path, command: Command, world: int) -> None:
+        """Make or reopen the folder.
+
+        Raises:
+            ValueError: another job uses it, or it cannot be written to.
+        """
+        self.path = path
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            self.lock = (path / "lock").open("a+")
+        except OSError as error:
+            raise ValueError(f"--run-dir {path} cannot be written to: {error}") from None
+        try:
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.lock.seek(0)
+            raise ValueError(
+                f"--run-dir {path} is in use by another job ({self.lock.read().strip()}); "
+                "wait for it, or choose another"
+            ) from None
+        self.lock.truncate(0)
+        self.lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        self.lock.flush()
+        description = {
+            "name": command.name,
+            "recipe": to_json(command.recipe),
+            "overrides": list(command.overrides),
+            "run": {key: str(value) for key, value in asdict(command.run).items()},
+            "world": world,
+            "versions": {name: version(name) for name in PACKAGES}
+            | {"python": sys.version.split()[0]},
+            "git": _git_revision(),
+        }
+        write_json(path / "recipe.json", description)
+        self.metrics = path / "metrics.jsonl"
+        self.update = 0  # updates done
+
+    def take_up(self, update: int) -> None:
+        """The run goes on after this many updates; log lines of later ones will be made again."""
+        self.update = update
+        self._forget_after(update)
+        self.say("running")
+
+    def say(self, state: State, exit_code: int | None = None, reason: str = "") -> None:
+        """Write status.json: what the run does, or why it ended."""
+        value = {
+            "state": state,
+            "update": self.update,
+            "exit_code": exit_code,
+            "reason": reason,
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "host": platform.node(),
+            "process": os.getpid(),
+        }
+        write_json(self.path / "status.json", value)
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _forget_after(self, update: int) -> None:
+        if not self.metrics.exists():
+            return
+        kept = []
+        for line in self.metrics.read_text().splitlines():
+            try:
+                if json.loads(line)["update"] <= update:
+                    kept.append(line)
+            except (ValueError, KeyError, TypeError):
+                continue  # a line that a killed process left half written
+        aside = self.metrics.with_name(".metrics.aside")
+        aside.write_text("".join(f"{line}\n" for line in kept))
+        aside.rename(self.metrics)
+
+
+def _git_revision() -> str | None:
+    """The revision of the checkout that bigvit runs from, '+' behind it where it was changed."""
+    here = Path(__file__).resolve().parent
+
+    def git(*args: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *args], cwd=here, capture_output=True, text=True, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    revision = git("rev-parse", "HEAD")
+    return revision and revision + ("+" if git("status", "--porcelain") else "")

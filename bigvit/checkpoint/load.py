@@ -1,0 +1,74 @@
+"""Reading a checkpoint: at any number of ranks, stage and engine, as it is read."""
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from bigvit.checkpoint.manifest import Damaged, Manifest, Piece, read_manifest, verify_file
+from bigvit.engines.engine import Engine
+
+
+def load(engine: Engine, folder: Path) -> Manifest:
+    """Fill an engine from a checkpoint, after every file was verified. Collective.
+
+    Raises:
+        Damaged: on every rank, before a weight is changed.
+    """
+    ranks = engine.ranks
+    manifest = read_manifest(folder)
+    failure = None
+    try:
+        for file in manifest.files[ranks.rank :: ranks.world]:
+            verify_file(folder, file)
+    except (OSError, Damaged) as error:
+        failure = error
+    if ranks.agree(failure is not None):
+        raise failure or Damaged(f"{folder} is damaged, another rank says")
+    pieces = _by_key(manifest)
+    with torch.no_grad():
+        for part in engine.slices():
+            found = pieces.get(f"{part.kind}/{part.name}", [])
+            if not found or found[0].shape != part.shape:
+                raise Damaged(f"{folder} holds no {part.kind} of {part.name} {part.shape}")
+            _read(folder, found, part.start, part.view)
+    engine.loaded(manifest.scalars)
+    return manifest
+
+
+def read_weights(folder: Path) -> tuple[Manifest, dict[str, Tensor]]:
+    """A verified checkpoint's weights, whole and in full precision, by their names in the task.
+
+    Raises:
+        Damaged: a file is not what was written; the message names it.
+    """
+    manifest = read_manifest(folder)
+    for file in manifest.files:
+        verify_file(folder, file)
+    weights: dict[str, Tensor] = {}
+    for pieces in _by_key(manifest).values():
+        first = pieces[0]
+        if first.kind == "weight":
+            tensor = torch.empty(first.size)
+            _read(folder, pieces, 0, tensor)
+            weights[first.name] = tensor.view(first.shape)
+    return manifest, weights
+
+
+def _by_key(manifest: Manifest) -> dict[str, list[Piece]]:
+    pieces: dict[str, list[Piece]] = {}
+    for piece in manifest.pieces:
+        pieces.setdefault(piece.key, []).append(piece)
+    return pieces
+
+
+def _read(folder: Path, pieces: list[Piece], start: int, view: Tensor) -> None:
+    """Fill a view of elements [start, start + len(view)) from the pieces that overlap it."""
+    stop = start + len(view)
+    for piece in pieces:
+        first, last = max(start, piece.start), min(stop, piece.stop)
+        if first < last:
+            with safe_open(folder / piece.file, framework="pt") as file:
+                part = file.get_slice(piece.key)[first - piece.start : last - piece.start]
+            view[first - start : last - start].copy_(part)

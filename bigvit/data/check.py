@@ -1,0 +1,20 @@
+"""Whether a recipe's data are there, asked before anything heavy is loaded."""
+
+from bigvit.recipe import Data, Digits, ImageNet1k, Run
+
+
+def check_data(data: Data, run: Run) -> None:
+    """Raise ValueError unless the data can be read.
+
+    Raises:
+        ValueError: says what was looked for, and where to put it.
+    """
+    match data:
+        case Digits():
+            if run.data_root is not None:
+                raise ValueError("--data-root: the digits come with scikit-learn; leave it out")
+        case ImageNet1k():
+            raise ValueError(
+                "this version reads no ImageNet yet: recipes on it can be listed, shown and "
+                "counted; train digits_vit, or a recipe of your own on its data"
+            )

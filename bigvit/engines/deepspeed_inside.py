@@ -1,0 +1,197 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+"""All that reads DeepSpeed's insides: where the full-precision weights and moments of a rank lie,
+and how they become working weights again. Checked at the start against what is expected, so that
+another DeepSpeed is refused instead of saved wrongly.
+
+Every stage keeps its master weights in other places:
+
+    0, float32   the parameters themselves, whole on every rank
+    0, bf16      FP16_UnfusedOptimizer.fp32_groups, whole on every rank
+    1, 2         one flat tensor a parameter group, this rank's piece of the group's parameters laid
+                 end to end: DeepSpeedZeroOptimizer.single_partition_of_fp32_groups
+    3            one flat tensor a sub-group, this rank's piece of every parameter:
+                 DeepSpeedZeroOptimizer_Stage3.fp32_partitioned_groups_flat
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bigvit import optim
+from bigvit.engines.engine import Slice
+from bigvit.optim.state import fresh_state, set_steps, steps
+from bigvit.task import Task
+
+# what a rank holds of the master weights, by the class of DeepSpeed's wrapper
+KINDS: dict[str, Literal["whole", "flat", "pieces"]] = {
+    "FP16_UnfusedOptimizer": "whole",
+    "DeepSpeedZeroOptimizer": "flat",
+    "DeepSpeedZeroOptimizer_Stage3": "pieces",
+}
+
+
+def build_no_ops() -> None:
+    """Keep DeepSpeed from compiling and using its shared-memory collectives on a CPU: they take a
+    minute to build, and leave 69 MB a rank in /dev/shm after every run."""
+    ops = deepspeed.ops.__compatible_ops__
+    assert "deepspeed_shm_comm" in ops, "another DeepSpeed: deepspeed_shm_comm is not among its ops"
+    ops["deepspeed_shm_comm"] = False
+
+
+class Inside:
+    """Where one rank's state lies in an initialised DeepSpeed engine.
+
+    Raises:
+        RuntimeError: the insides are not what this file was written for.
+    """
+
+    def __init__(self, engine: Any, task: Task) -> None:
+        self.engine = engine
+        self.z: Any = engine.optimizer  # DeepSpeed's wrapper around the optimizer, or itself
+        self.optimizer: torch.optim.Optimizer = getattr(self.z, "optimizer", self.z)
+        self.plain = self.z is self.optimizer  # stage 0 in float32
+        self.kind = "whole" if self.plain else KINDS.get(type(self.z).__name__)
+        self.names: dict[int, str] = {id(p): name for name, p in task.named_parameters()}
+        self.shapes: dict[str, tuple[int, ...]] = {
+            name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in task.named_parameters()
+        }
+        self.norm = 0.0
+        frozen = [name for name, p in task.named_parameters() if not p.requires_grad]
+        buffers = [name for name, _ in task.named_buffers()]
+        assert not frozen and not buffers, f"{frozen + buffers} would not be saved"
+        self._check()
+        set_steps(self.optimizer, 0)  # bf16 at stage 0 took one on zero gradients
+
+    def _check(self) -> None:
+        """Every element of every parameter must lie somewhere, once (or once a rank)."""
+        if self.kind is None:
+            self._refuse(type(self.z).__name__)
+        seen: dict[str, int] = {}
+        for part, _, _ in self._parts():
+            seen[part.name] = seen.get(part.name, 0) + part.stop - part.start
+            size = torch.Size(part.shape).numel()
+            if not 0 <= part.start < part.stop <= size or len(part.view) != part.stop - part.start:
+                self._refuse(f"{part.name} [{part.start}, {part.stop}) of {part.shape}")
+        names = sorted(self.shapes)
+        held = torch.tensor([seen.get(name, 0) for name in names])
+        dist.all_reduce(held, group=self.engine.seq_data_parallel_group)
+        copies = dist.get_world_size() if self.kind == "whole" else 1
+        for name, count in zip(names, held.tolist(), strict=True):
+            if count != copies * torch.Size(self.shapes[name]).numel():
+                self._refuse(f"{name} has {count} elements over all ranks")
+
+    def _refuse(self, what: str) -> None:
+        raise RuntimeError(
+            f"DeepSpeed {deepspeed.__version__} keeps its weights elsewhere than bigvit expects "
+            f"({what}); use one from 0.19.8 on, below 0.20"
+        )
+
+    # the update ------------------------------------------------------------------------------
+
+    def before_step(self) -> None:
+        """At stage 0 in float32 the gradients are plain: take their norm before the clipping."""
+        if self.plain:
+            gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
+            self.norm = float(torch.nn.utils.get_total_norm(gradients))
+
+    def grad_norm(self) -> float:
+        """Norm of the last gradient before clipping; not finite also where DeepSpeed skipped it."""
+        if self.plain:
+            return self.norm
+        if self.z.overflow:
+            return float("inf")
+        return float(self.z._global_grad_norm)
+
+    # the state -------------------------------------------------------------------------------
+
+    def slices(self) -> Iterator[Slice]:
+        """Master weights and both moments."""
+        for part, flat, offset in self._parts():
+            state = fresh_state(self.optimizer, flat)
+            kinds = {"weight": flat.detach(), **{kind: state[kind] for kind in optim.MOMENTS}}
+            for kind, tensor in kinds.items():
+                view = tensor.view(-1)[offset : offset + part.stop - part.start]
+                yield Slice(part.name, kind, part.shape, part.start, part.stop, view, part.writer)
+
+    def _parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
+        """Each parameter's piece on this rank, the tensor it lies in, and where it starts there."""
+        match self.kind:
+            case "flat":
+                yield from self._flat_parts()
+            case "pieces":
+                yield from self._piece_parts()
+            case _:
+                yield from self._whole_parts()
+
+    def _whole_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
+        for i, (working, master) in enumerate(self._pairs()):
+            writer = i % dist.get_world_size() == dist.get_rank()
+            yield self._part(working, 0, working.numel(), master, 0, writer)
+
+    def _pairs(self) -> list[tuple[Any, Tensor]]:
+        """Working and master weights of stage 0, each whole."""
+        masters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        workings = masters if self.plain else [p for group in self.z.fp16_groups for p in group]
+        return list(zip(workings, masters, strict=True))
+
+    def _flat_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
+        z = self.z
+        for i, flat in enumerate(z.single_partition_of_fp32_groups):
+            first = dist.get_rank(z.real_dp_process_group[i]) * z.partition_size[i]
+            last = first + z.partition_size[i]
+            params, offsets = z.round_robin_bit16_groups[i], z.round_robin_bit16_offsets[i]
+            for p, offset in zip(params, offsets, strict=True):
+                start, stop = max(first, offset), min(last, offset + p.numel())
+                if start < stop:
+                    yield self._part(p, start - offset, stop - offset, flat, start - first)
+
+    def _piece_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
+        z = self.z
+        for group, flat in zip(z.fp16_groups, z.fp32_partitioned_groups_flat, strict=True):
+            offset = 0
+            for p in group:
+                piece = p.partition_numel()
+                start = dist.get_rank(p.ds_process_group) * piece
+                stop = min(start + piece, p.ds_numel)
+                if start < stop:
+                    yield self._part(p, start, stop, flat, offset)
+                offset += piece
+
+    def _part(
+        self, p: Any, start: int, stop: int, flat: Tensor, offset: int, writer: bool = True
+    ) -> tuple[Slice, Tensor, int]:
+        name = self.names[id(p)]
+        view = flat.detach().view(-1)[offset : offset + stop - start]
+        return Slice(name, "weight", self.shapes[name], start, stop, view, writer), flat, offset
+
+    def scalars(self) -> dict[str, Any]:
+        """The optimizer's step; DeepSpeed's own counters follow from it."""
+        return {"optimizer_steps": steps(self.optimizer)}
+
+    @torch.no_grad()
+    def loaded(self, scalars: dict[str, Any]) -> None:
+        """Master weights -> working weights, and the step counters."""
+        taken = scalars["optimizer_steps"]
+        set_steps(self.optimizer, taken)
+        self.engine.global_steps = taken
+        self.engine.global_samples = taken * self.engine.train_batch_size()
+        self.engine.micro_steps = taken * self.engine.gradient_accumulation_steps()
+        match self.kind:
+            case "flat":
+                self.z.update_lp_params()
+            case "pieces":
+                self.z.checkpoint_event_prologue()
+                if persistent := self.z.persistent_parameters:
+                    persistent[0].partition(persistent)
+                for i in range(len(self.z.fp16_groups)):
+                    self.z._reassign_or_swap_out_partitioned_parameters(i)
+                self.z.checkpoint_event_epilogue()
+            case _:
+                for working, master in self._pairs():
+                    if working is not master:
+                        working.copy_(master)

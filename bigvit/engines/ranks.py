@@ -1,0 +1,92 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+"""This process among the others: joining them, agreeing with them, leaving them."""
+
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def rank_from_environment() -> tuple[int, int]:
+    """(rank, world) as the launcher set them; (0, 1) without a launcher."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What a rank knows of the others. Collectives here are over a CPU group, or over nobody."""
+
+    rank: int
+    world: int
+    device: torch.device  # this rank's
+    cpu_group: dist.ProcessGroup | None  # None: one process that joined nobody
+
+    def agree(self, flag: int) -> int:
+        """The largest of the ranks' flags. Collective."""
+        return int(self._reduce(torch.tensor(flag), dist.ReduceOp.MAX))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of the ranks' tensors, which lie on the CPU. Collective."""
+        return self._reduce(values.clone(), dist.ReduceOp.SUM)
+
+    def _reduce(self, values: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.cpu_group is not None:
+            dist.all_reduce(values, op=op, group=self.cpu_group)
+        return values
+
+
+def alone() -> Ranks:
+    """One process that joins nobody."""
+    return Ranks(0, 1, _device(), None)
+
+
+def join(timeout: timedelta) -> Ranks:
+    """Connect to the other ranks, through DeepSpeed. Also works for one process by itself."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    if "RANK" not in os.environ:
+        single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": _free_port()}
+        os.environ.update(single)
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    import deepspeed
+
+    from bigvit.engines.deepspeed_inside import build_no_ops
+
+    build_no_ops()
+    device = _device()
+    deepspeed.init_distributed(
+        dist_backend="nccl" if device.type == "cuda" else "gloo",
+        auto_mpi_discovery=False,
+        timeout=timeout,
+        verbose=False,
+    )
+    group: Any = dist.new_group(backend="gloo", timeout=timeout)
+    return Ranks(dist.get_rank(), dist.get_world_size(), device, group)
+
+
+def leave() -> None:
+    """Disconnect, where connected."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _free_port() -> str:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return str(server.getsockname()[1])

@@ -1,0 +1,140 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+"""DeepSpeed's configuration: a file says how memory and communication are arranged, the recipe
+says the rest. No torch here, so that a contradiction is found before anything heavy is loaded."""
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+from bigvit import ds_configs
+from bigvit.recipe import Lamb, Layout, Recipe, Run
+
+ALLOWED = {
+    "zero_optimization",
+    "communication_data_type",
+    "disable_allgather",
+    "aio",
+    "comms_logger",
+    "flops_profiler",
+    "memory_breakdown",
+    "wall_clock_breakdown",
+    "steps_per_print",
+    "dump_state",
+}
+"""Keys that arrange memory and communication, or only print."""
+
+FILLED = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "bf16",
+    "fp16",
+)
+"""Keys that the recipe and the command line decide; a file may repeat them or say "auto"."""
+
+LOSSY = (
+    "zero_quantized_weights",
+    "zero_quantized_gradients",
+    "zero_quantized_nontrainable_weights",
+)
+"""Switches of ZeRO that change a result."""
+
+
+def read_sharding(sharding: str) -> dict[str, Any]:
+    """A sharding by its name in ds_configs/, or by the path of a DeepSpeed JSON.
+
+    Raises:
+        ValueError: there is no such name or file, or it is not a JSON object.
+    """
+    folder = Path(str(ds_configs.__file__)).parent
+    named = sorted(path.stem for path in folder.glob("*.json"))
+    path = folder / f"{sharding}.json" if sharding in named else Path(sharding)
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        near = difflib.get_close_matches(sharding, named, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(
+            f"--sharding {sharding}: no such name or readable file; {hint}"
+            f"the names are {', '.join(named)}, or give the path of a DeepSpeed JSON"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--sharding {sharding}: {path} is not JSON ({error})") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"--sharding {sharding}: {path} must hold a JSON object")
+    return config
+
+
+def stage_of(config: dict[str, Any]) -> int:
+    """The ZeRO stage that a configuration asks for."""
+    return config.get("zero_optimization", {}).get("stage", 0)
+
+
+def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]:
+    """The run's sharding with the recipe's values filled in.
+
+    Raises:
+        ValueError: the file contradicts the recipe, or holds a key that changes a result.
+    """
+    given = read_sharding(run.sharding)
+    filled = {
+        "train_batch_size": recipe.batch_size,
+        "train_micro_batch_size_per_gpu": layout.micro_batch,
+        "gradient_accumulation_steps": layout.accumulation,
+        "gradient_clipping": recipe.clip_norm or 0.0,  # left out, DeepSpeed would clip at 1.0
+        "bf16": {"enabled": recipe.precision == "bf16"},
+        "fp16": {"enabled": False},
+    }
+    _refuse_strangers(run.sharding, given)
+    for key in FILLED:
+        if key in given and not _agrees(given[key], filled[key]):
+            raise ValueError(
+                f"--sharding {run.sharding}: {key} is {json.dumps(given[key])} there, but the "
+                f"recipe and the command line make it {json.dumps(filled[key])}; remove it from "
+                "the file, or change the recipe's value by an override"
+            )
+    stage = stage_of(given)
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"--sharding {run.sharding}: stage {stage} is not one of 0, 1, 2, 3")
+    if isinstance(recipe.optim, Lamb) and (stage != 0 or recipe.precision != "fp32"):
+        raise ValueError(
+            f"optim: LAMB at ZeRO stage {stage} in {recipe.precision} would take its trust "
+            "ratios over pieces of parameters; use --sharding zero0 --precision fp32 or "
+            "--engine single"
+        )
+    return {
+        "steps_per_print": 2**31 - 1,  # our log says it
+        **given,
+        **filled,
+        "zero_allow_untested_optimizer": True,
+    }
+
+
+def _refuse_strangers(sharding: str, given: dict[str, Any]) -> None:
+    for key in given:
+        if key not in ALLOWED and key not in FILLED:
+            raise ValueError(
+                f"--sharding {sharding}: {key} is not allowed there; it may hold "
+                f"{', '.join(sorted(ALLOWED))} and nothing that changes a result"
+            )
+    zero = given.get("zero_optimization", {})
+    if not isinstance(zero, dict):
+        raise ValueError(f"--sharding {sharding}: zero_optimization must be an object")
+    for key in LOSSY:
+        if zero.get(key):
+            raise ValueError(f"--sharding {sharding}: zero_optimization.{key} changes the result")
+    for key in ("offload_optimizer", "offload_param"):
+        if zero.get(key, {}).get("device", "none") != "none":
+            raise ValueError(f"--sharding {sharding}: zero_optimization.{key} is not supported yet")
+
+
+def _agrees(given: Any, filled: Any) -> bool:
+    if isinstance(filled, dict):
+        return isinstance(given, dict) and given.get("enabled", False) in (
+            filled["enabled"],
+            "auto",
+        )
+    return given in (filled, "auto")

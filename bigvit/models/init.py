@@ -1,0 +1,49 @@
+"""Initial weights as a pure function of (seed, parameter name): the same on every rank, engine and
+device, in whatever order the model is built."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from bigvit import random
+from bigvit.layers.layer_scale import LayerScale
+
+
+@torch.no_grad()
+def init_weights(model: nn.Module, seed: int) -> None:
+    """Initialise every parameter of a model in place.
+
+    Linear layers and bare parameters (class token, positions): normal of deviation 0.02, truncated
+    at two units as timm does, biases 0. Convolutions: as torch does. Norms: 1 and 0. LayerScale:
+    its initial value.
+
+    Raises:
+        TypeError: a module holds parameters whose initialisation is not known.
+    """
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            key = random.seed("init", seed, f"{path}.{name}" if path else name)
+            generator = torch.Generator().manual_seed(key)
+            parameter.copy_(_initial(module, name, parameter, generator))
+
+
+def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:
+    value = torch.zeros(parameter.shape, dtype=torch.float32)
+    match module:
+        case nn.Conv2d():
+            # torch's default, kaiming_uniform(a=sqrt(5)), is this bound for weight and bias alike
+            bound = 1 / math.sqrt(module.weight[0].numel())
+            return value.uniform_(-bound, bound, generator=generator)
+        case nn.LayerNorm():
+            return value.fill_(1 if name == "weight" else 0)
+        case LayerScale():
+            return value.fill_(module.init)
+        case nn.Linear() if name == "bias":
+            return value
+        case nn.Linear():
+            return nn.init.trunc_normal_(value, std=0.02, generator=generator)
+        case _ if not list(module.children()):
+            raise TypeError(f"no initialisation is known for {type(module).__name__}.{name}")
+        case _:
+            return nn.init.trunc_normal_(value, std=0.02, generator=generator)

@@ -1,0 +1,14 @@
+"""What every model returns."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Output(NamedTuple):
+    """Shapes: B images, N patch tokens, D width, K classes."""
+
+    logits: Tensor  # (B, K)
+    tokens: Tensor  # (B, N, D): the patches' last features, normalised, row by row
+    grid: tuple[int, int]  # patches down, across; their product is N
+    cls: Tensor  # (B, D): the class token's, normalised

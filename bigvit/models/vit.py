@@ -1,0 +1,90 @@
+"""DeiT III's Vision Transformer (arXiv:2204.07118), with the names and shapes of timm's `deit3_*`.
+
+Differs from timm where the authors differ: LayerScale starts at the recipe's value (1e-4, timm:
+1e-6), and stochastic depth is uniform over depth (timm: linear).
+
+Shapes: B images, N patches, D width, K classes; T = N + 1 tokens, the class token first.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from bigvit.layers.attention import Attention
+from bigvit.layers.layer_scale import LayerScale
+from bigvit.layers.mlp import Mlp
+from bigvit.layers.patch_embed import PatchEmbed
+from bigvit.layers.stochastic_depth import Span, draw, scale_branch
+from bigvit.models.init import init_weights
+from bigvit.models.output import Output
+from bigvit.recipe import ViT
+
+
+class Block(nn.Module):
+    """x + gamma_1 attention(norm(x)), then x + gamma_2 mlp(norm(x))."""
+
+    def __init__(self, model: ViT) -> None:
+        super().__init__()
+        dim = model.embed_dim
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attn = Attention(dim, model.num_heads)
+        self.ls1 = LayerScale(dim, model.layer_scale)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = Mlp(dim, model.hidden_dim)
+        self.ls2 = LayerScale(dim, model.layer_scale)
+
+    def forward(self, x: Tensor, drop: tuple[Tensor, Tensor] | tuple[None, None]) -> Tensor:
+        """x (B, T, D), factors of the two branches (B,) each -> (B, T, D)."""
+        x = x + scale_branch(self.ls1(self.attn(self.norm1(x))), drop[0])
+        return x + scale_branch(self.ls2(self.mlp(self.norm2(x))), drop[1])
+
+
+class VisionTransformer(nn.Module):
+    """A ViT with a class token that has no position, and a linear head on it."""
+
+    def __init__(self, model: ViT, image_size: int) -> None:
+        super().__init__()
+        self.config = model
+        h, w = model.grid(image_size)
+        dim = model.embed_dim
+        self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
+        self.pos_embed = nn.Parameter(torch.empty(1, h * w, dim))
+        self.patch_embed = PatchEmbed(model.patch_size, model.in_chans, dim)
+        self.blocks = nn.ModuleList(Block(model) for _ in range(model.depth))
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(dim, model.num_classes)
+
+    def forward(self, images: Tensor, draws: Mapping[str, Tensor]) -> Output:
+        """images (B, C, H, W), normalised; what `draws` made for them, empty to drop nothing."""
+        x_BND, grid = self.patch_embed(images)
+        x_BND = x_BND + self.pos_embed
+        x = torch.cat([self.cls_token.expand(len(x_BND), -1, -1), x_BND], dim=1)
+        drop_LB = draws.get("drop_path")
+        for i, block in enumerate(self.blocks):
+            drop = (None, None) if drop_LB is None else (drop_LB[2 * i], drop_LB[2 * i + 1])
+            x = block(x, drop)
+        x = self.norm(x)
+        cls = x[:, 0]
+        return Output(self.head(cls), x[:, 1:], grid, cls)
+
+    def init_weights(self, seed: int) -> None:
+        """Initialise in place; the same weights for the same seed, wherever it is built."""
+        init_weights(self, seed)
+
+    def draws(self, seed: int, number: int, span: Span) -> dict[str, Tensor]:
+        """Everything random of a training forward pass over positions [start, stop) of a batch."""
+        if self.config.drop_path.rate == 0:
+            return {}
+        return {"drop_path": draw(self.config.drop_path, self.config.branches, seed, number, span)}
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of matrices that are not decayed: class token and positions."""
+        return {"cls_token", "pos_embed"}
+
+    def layer_id(self, name: str) -> int:
+        """Depth of a parameter: 0 the embedding, i the i-th block, depth + 1 norm and head."""
+        if name.startswith("blocks."):
+            return int(name.split(".")[1]) + 1
+        embedding = name.startswith(("cls_token", "pos_embed", "patch_embed."))
+        return 0 if embedding else self.config.depth + 1

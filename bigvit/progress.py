@@ -1,0 +1,97 @@
+"""What a person and a file are told while training: rank 0 speaks, the others are silent."""
+
+import sys
+import time
+from datetime import timedelta
+
+from tqdm import tqdm
+
+from bigvit.checkpoint.folder import RunFolder
+from bigvit.engines.engine import StepInfo
+from bigvit.evaluate import Counts
+from bigvit.recipe import Recipe
+
+
+class Progress:
+    """A bar on a terminal, plain lines elsewhere, and a line of metrics.jsonl in any case."""
+
+    def __init__(self, recipe: Recipe, first: int, folder: RunFolder | None) -> None:
+        self.recipe, self.folder = recipe, folder
+        if folder is not None:
+            folder.take_up(first)
+        self.bar = None
+        if folder is not None and sys.stderr.isatty():
+            self.bar = tqdm(total=recipe.updates, initial=first, unit="update", dynamic_ncols=True)
+        self._begin(first)
+
+    def _begin(self, update: int) -> None:
+        """Start to measure anew, after what was not training."""
+        self.began, self.since, self.waited = time.perf_counter(), update, 0.0
+
+    def updated(self, update: int, info: StepInfo, waited: float, log: bool) -> None:
+        """An update was done, after waiting this many seconds for its images."""
+        if self.folder is None:
+            return
+        self.waited += waited
+        self.folder.update = update
+        if self.bar is not None:
+            self.bar.update(update - self.bar.n)
+        if log:
+            self._log(update, info, self.folder)
+            self._begin(update)
+
+    def _log(self, update: int, info: StepInfo, folder: RunFolder) -> None:
+        recipe = self.recipe
+        seconds = time.perf_counter() - self.began
+        rate = (update - self.since) / seconds
+        line = {
+            "update": update,
+            "epoch": update / recipe.updates_per_epoch,
+            "loss": info.loss,
+            **(info.losses if len(info.losses) > 1 else {}),
+            "lr": recipe.lr(update - 1),
+            "grad_norm": info.grad_norm,
+            "images_per_second": rate * recipe.batch_size,
+            "waiting": self.waited / seconds,
+        }
+        folder.log(line)
+        shown = (
+            f"loss {info.loss:.4f}  lr {line['lr']:.2e}  {line['images_per_second']:.0f} images/s  "
+            f"waiting {100 * line['waiting']:.0f} %"
+        )
+        if self.bar is not None:
+            self.bar.set_postfix_str(shown)
+        else:
+            left = timedelta(seconds=round((recipe.updates - update) / rate))
+            self.say(f"update {update}/{recipe.updates}  {shown}  {left} left")
+
+    def evaluated(self, update: int, counts: Counts) -> None:
+        """The test images were counted."""
+        if self.folder is not None:
+            epoch = update / self.recipe.updates_per_epoch
+            self.folder.log({"update": update, "epoch": epoch, **counts.as_json()})
+            shown = counts.as_json()
+            self.say(
+                f"epoch {epoch:g}  top-1 {shown['top1']:.2f} %  top-5 {shown['top5']:.2f} %  "
+                f"of {counts.images} test images"
+            )
+            self._begin(update)
+
+    def saved(self, update: int) -> None:
+        """A checkpoint was written."""
+        if self.folder is not None:
+            self.folder.say("running")
+            self.say(f"saved update {update}")
+            self._begin(update)
+
+    def say(self, text: str) -> None:
+        """A line, above the bar where there is one."""
+        if self.bar is not None:
+            self.bar.write(text)
+        else:
+            print(text, flush=True)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self.bar is not None:
+            self.bar.close()

@@ -1,0 +1,45 @@
+"""Recipes and runs as frozen dataclasses: every value that changes a result, and those that don't.
+
+Nothing here imports torch, so that a command line is checked before anything heavy is loaded.
+"""
+
+from bigvit.recipe.data import (
+    Data,
+    Digits,
+    ImageNet1k,
+    Mix,
+    RandomResizedCrop,
+    Shift,
+    ThreeAugment,
+)
+from bigvit.recipe.layout import Layout, layout
+from bigvit.recipe.model import Model, StochasticDepth, ViT
+from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from bigvit.recipe.optim import AdamW, Cosine, Lamb, Optimizer, Schedule
+from bigvit.recipe.recipe import Recipe
+from bigvit.recipe.run import Run
+
+__all__ = [
+    "AdamW",
+    "BinaryCrossEntropy",
+    "Cosine",
+    "CrossEntropy",
+    "Data",
+    "Digits",
+    "ImageNet1k",
+    "Lamb",
+    "Layout",
+    "Mix",
+    "Model",
+    "Objective",
+    "Optimizer",
+    "RandomResizedCrop",
+    "Recipe",
+    "Run",
+    "Schedule",
+    "Shift",
+    "StochasticDepth",
+    "ThreeAugment",
+    "ViT",
+    "layout",
+]

@@ -1,0 +1,194 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+"""Refuse values that cannot train, before anything expensive. No torch here."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from bigvit.recipe.data import Digits, ImageNet1k
+from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy
+from bigvit.recipe.recipe import Recipe
+from bigvit.recipe.run import Run
+
+
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every plain value inside a dataclass, with its dotted path."""
+    if is_dataclass(value):
+        for field in fields(value):
+            below = f"{path}.{field.name}" if path else field.name
+            yield from leaves(getattr(value, field.name), below)
+    elif isinstance(value, tuple) and any(is_dataclass(item) for item in value):
+        for i, item in enumerate(value):
+            yield from leaves(item, f"{path}.{i}")
+    else:
+        yield path, value
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Check every value of a recipe on its own and against the others.
+
+    Raises:
+        ValueError: names the field, the value given and what is allowed.
+    """
+    for path, value in leaves(recipe):
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(f"{path}: {value} is not a finite number; give a finite one")
+    _check_model(recipe)
+    _check_data(recipe)
+    _check_objectives(recipe)
+    _check_optim(recipe)
+    if recipe.updates_per_epoch == 0:
+        raise ValueError(
+            f"batch_size: {recipe.batch_size} is larger than an epoch "
+            f"({recipe.data.train_images} images); choose a smaller batch"
+        )
+    if recipe.data.repeats > 1 and (group := recipe.data.mixing_group):
+        if recipe.batch_size // recipe.data.repeats < group:
+            raise ValueError(
+                f"batch_size: {recipe.batch_size} with data.repeats {recipe.data.repeats} would "
+                f"mix copies of one image with each other in groups of {group}; choose at least "
+                f"{group * recipe.data.repeats}"
+            )
+
+
+def check_run(run: Run) -> None:
+    """Check the values of a run on their own.
+
+    Raises:
+        ValueError: names the option, the value given and what is allowed.
+    """
+    for name in (
+        "micro_batch",
+        "log_every",
+        "evaluate_every",
+        "checkpoint_every",
+        "keep",
+        "stop_after",
+    ):
+        value = getattr(run, name)
+        _allow(f"--{name.replace('_', '-')}", value, value is None or value >= 1, "at least 1")
+    workers = run.workers
+    _allow("--workers", workers, workers is None or workers >= 0, "0 or more")
+
+
+def _check_model(recipe: Recipe) -> None:
+    model, size = recipe.model, recipe.data.image_size
+    for name in ("patch_size", "embed_dim", "depth", "num_heads", "in_chans", "num_classes"):
+        _allow(f"model.{name}", getattr(model, name), getattr(model, name) >= 1, "at least 1")
+    _allow("model.mlp_ratio", model.mlp_ratio, model.hidden_dim >= 1, "1/embed_dim or more")
+    _allow("data.image_size", size, size >= 1, "at least 1")
+    _allow(
+        "data.image_size",
+        size,
+        size % model.patch_size == 0,
+        f"a multiple of model.patch_size ({model.patch_size})",
+    )
+    _allow(
+        "model.embed_dim",
+        model.embed_dim,
+        model.embed_dim % model.num_heads == 0,
+        f"a multiple of model.num_heads ({model.num_heads})",
+    )
+    drop = model.drop_path
+    _allow("model.drop_path.rate", drop.rate, 0 <= drop.rate < 1, "in [0, 1)")
+    _allow("model.drop_path.group", drop.group, drop.group >= 1, "at least 1")
+    if drop.grouped and min(drop.kept(model.branches)) == 0:
+        raise ValueError(
+            f"model.drop_path.rate: {drop.rate} keeps none of a group of {drop.group}; "
+            f"choose a lower rate or a group of at least {math.ceil(1 / (1 - drop.rate))}"
+        )
+
+
+def _check_data(recipe: Recipe) -> None:
+    data, model = recipe.data, recipe.model
+    _allow("data.repeats", data.repeats, data.repeats >= 1, "at least 1")
+    _allow(
+        "model.in_chans",
+        model.in_chans,
+        model.in_chans == data.channels,
+        f"{data.channels}, what the images have",
+    )
+    _allow(
+        "model.num_classes",
+        model.num_classes,
+        model.num_classes >= data.classes,
+        f"at least {data.classes}, what the data have",
+    )
+    for name in ("mean", "std"):
+        value = getattr(data, name)
+        _allow(f"data.{name}", value, len(value) == data.channels, f"{data.channels} numbers")
+    _allow("data.std", data.std, min(data.std) > 0, "above 0")
+    match data:
+        case Digits():
+            _allow(
+                "data.image_size", data.image_size, data.image_size == 8, "8, what the scans have"
+            )
+            if data.augment:
+                pixels = data.augment.pixels
+                _allow("data.augment.pixels", pixels, 0 <= pixels < data.image_size, "0 to 7")
+        case ImageNet1k():
+            low, high = data.crop.scale
+            _allow("data.crop.scale", data.crop.scale, 0 < low <= high <= 1, "0 < low <= high <= 1")
+            low, high = data.crop.ratio
+            _allow("data.crop.ratio", data.crop.ratio, 0 < low <= high, "0 < low <= high")
+            _allow("data.flip", data.flip, 0 <= data.flip <= 1, "in [0, 1]")
+            ratio = data.test_crop_ratio
+            _allow("data.test_crop_ratio", ratio, 0 < ratio <= 1, "in (0, 1]")
+            if mix := data.mix:
+                _allow("data.mix.mixup", mix.mixup, mix.mixup >= 0, "0 or more")
+                _allow("data.mix.cutmix", mix.cutmix, mix.cutmix >= 0, "0 or more")
+                _allow("data.mix.switch", mix.switch, 0 <= mix.switch <= 1, "in [0, 1]")
+                _allow("data.mix.group", mix.group, mix.group >= 2, "at least 2")
+
+
+def _check_objectives(recipe: Recipe) -> None:
+    if not recipe.objectives:
+        raise ValueError("objectives: none given; give at least one")
+    for i, objective in enumerate(recipe.objectives):
+        path = f"objectives.{i}"
+        _allow(f"{path}.weight", objective.weight, objective.weight >= 0, "0 or more")
+        match objective:
+            case BinaryCrossEntropy():
+                if objective.smoothing:
+                    raise ValueError(
+                        f"{path}.smoothing: {objective.smoothing} with binary cross-entropy makes "
+                        "every class positive (a target above the threshold is 1); choose 0"
+                    )
+                threshold = objective.threshold
+                _allow(f"{path}.threshold", threshold, 0 <= threshold < 1, "in [0, 1)")
+            case CrossEntropy():
+                smoothing = objective.smoothing
+                _allow(f"{path}.smoothing", smoothing, 0 <= smoothing < 1, "in [0, 1)")
+
+
+def _check_optim(recipe: Recipe) -> None:
+    optim, schedule = recipe.optim, recipe.schedule
+    _allow("optim.lr", optim.lr, optim.lr > 0, "above 0")
+    _allow("optim.betas", optim.betas, all(0 <= beta < 1 for beta in optim.betas), "two in [0, 1)")
+    _allow("optim.eps", optim.eps, optim.eps > 0, "above 0")
+    _allow("optim.weight_decay", optim.weight_decay, optim.weight_decay >= 0, "0 or more")
+    _allow(
+        "clip_norm",
+        recipe.clip_norm,
+        recipe.clip_norm is None or recipe.clip_norm > 0,
+        "above 0, or None",
+    )
+    _allow("schedule.epochs", schedule.epochs, schedule.epochs >= 1, "at least 1")
+    _allow(
+        "schedule.warmup_epochs",
+        schedule.warmup_epochs,
+        0 <= schedule.warmup_epochs <= schedule.epochs,
+        f"0 to schedule.epochs ({schedule.epochs})",
+    )
+    _allow("schedule.warmup_lr", schedule.warmup_lr, schedule.warmup_lr >= 0, "0 or more")
+    _allow("schedule.min_lr", schedule.min_lr, schedule.min_lr >= 0, "0 or more")
+    _allow("batch_size", recipe.batch_size, recipe.batch_size >= 1, "at least 1")
+    _allow("seed", recipe.seed, recipe.seed >= 0, "0 or more")
+
+
+def _allow(path: str, value: object, fine: bool, allowed: str) -> None:
+    if not fine:
+        raise ValueError(f"{path}: {value} is not allowed; it must be {allowed}")

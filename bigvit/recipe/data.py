@@ -1,0 +1,102 @@
+"""What is trained on, and how an image becomes an input. No torch here."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Move the image by up to `pixels` in each direction, filling with the background."""
+
+    pixels: int  # largest shift, pixels
+
+
+@dataclass(frozen=True)
+class Digits:
+    """scikit-learn's 1,797 scanned digits (8x8, gray, 10 classes), bundled with that package.
+
+    Fixed split: every sixth image, counted from the first, is for testing (300 of them), the other
+    1,497 are for training.
+    """
+
+    image_size: int  # pixels; the scans have 8
+    augment: Shift | None
+    repeats: int  # copies of an image in an epoch (repeated augmentation); 1 for none
+    mean: tuple[float, ...]  # a channel's mean, of values in [0, 1]
+    std: tuple[float, ...]  # a channel's standard deviation, of values in [0, 1]
+
+    @property
+    def train_images(self) -> int:
+        return 1497
+
+    @property
+    def classes(self) -> int:
+        return 10
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    @property
+    def mixing_group(self) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A crop of random area and aspect ratio, resized to the input size."""
+
+    scale: tuple[float, float]  # range of the crop's area, as a share of the image's
+    ratio: tuple[float, float]  # range of width / height
+    interpolation: Literal["bicubic", "bilinear"]
+
+
+@dataclass(frozen=True)
+class ThreeAugment:
+    """Grayscale, solarize or Gaussian blur, then colour jitter (DeiT III, section 6.2.2)."""
+
+    color_jitter: float  # strength of brightness, contrast and saturation
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Mixup (arXiv:1710.09412) or CutMix (arXiv:1905.04899) within groups of the global batch."""
+
+    mixup: float  # alpha of mixup's Beta distribution; 0 for none
+    cutmix: float  # alpha of CutMix's Beta distribution; 0 for none
+    switch: float  # probability of CutMix where both are on
+    group: int  # consecutive samples that share one draw and are mixed with each other
+
+
+@dataclass(frozen=True)
+class ImageNet1k:
+    """ImageNet-1k (ILSVRC 2012): 1,281,167 training and 50,000 test images of 1,000 classes."""
+
+    image_size: int  # pixels
+    crop: RandomResizedCrop
+    flip: float  # probability of a horizontal flip
+    augment: ThreeAugment | None
+    repeats: int  # copies of an image in an epoch (repeated augmentation); 1 for none
+    mix: Mix | None
+    mean: tuple[float, ...]  # a channel's mean, of values in [0, 1]
+    std: tuple[float, ...]  # a channel's standard deviation, of values in [0, 1]
+    test_crop_ratio: float  # test images are resized to size / ratio, then centre-cropped
+
+    @property
+    def train_images(self) -> int:
+        return 1_281_167
+
+    @property
+    def classes(self) -> int:
+        return 1000
+
+    @property
+    def channels(self) -> int:
+        return 3
+
+    @property
+    def mixing_group(self) -> int | None:
+        return self.mix.group if self.mix else None
+
+
+Data = Digits | ImageNet1k

@@ -1,0 +1,68 @@
+"""Named recipes: the `Recipe` values of the modules of `recipes/`, or of a user's own file."""
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+from bigvit.recipe.recipe import Recipe
+
+
+def all_recipes() -> dict[str, Recipe]:
+    """Every recipe that comes with bigvit, by name, in the order of the files."""
+    import bigvit.recipes
+
+    recipes: dict[str, Recipe] = {}
+    for info in sorted(pkgutil.iter_modules(bigvit.recipes.__path__), key=lambda info: info.name):
+        for name, recipe in _recipes_of(
+            importlib.import_module(f"bigvit.recipes.{info.name}")
+        ).items():
+            assert name not in recipes, f"two recipes are named {name}"
+            recipes[name] = recipe
+    return recipes
+
+
+def find_recipe(name: str) -> tuple[str, Recipe]:
+    """A recipe by its name, or by the path of a user's file: FILE.py, or FILE.py:NAME.
+
+    Raises:
+        ValueError: there is no such recipe; the message gives the nearest names.
+    """
+    path, _, inner = name.partition(":")
+    if path.endswith(".py"):
+        recipes = _recipes_of(_module_at(Path(path)))
+        if not inner and len(recipes) == 1:
+            return next(iter(recipes.items()))
+        where, wanted = path, inner
+    else:
+        recipes, where, wanted = all_recipes(), "bigvit", name
+    if wanted in recipes:
+        return wanted, recipes[wanted]
+    if not wanted:
+        raise ValueError(
+            f"{path} holds {len(recipes)} recipes ({', '.join(recipes)}); say {path}:NAME"
+        )
+    near = difflib.get_close_matches(wanted, recipes, n=3, cutoff=0.5)
+    hint = f"the nearest are {', '.join(near)}" if near else "`bigvit list` shows all"
+    raise ValueError(f"no recipe is named {wanted!r} in {where}; {hint}")
+
+
+def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Recipe)}
+
+
+def _module_at(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"there is no recipe file {path}")
+    spec = importlib.util.spec_from_file_location(f"bigvit_user_recipes.{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(
+            f"{path} cannot be read as Python: {type(error).__name__}: {error}"
+        ) from error
+    return module

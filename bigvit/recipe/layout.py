@@ -1,0 +1,70 @@
+"""How a global batch is cut: over ranks, then into micro-batches. No torch here."""
+
+from dataclasses import dataclass
+
+from bigvit.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rank r takes the r-th contiguous piece of the global batch, micro-batch m its m-th piece."""
+
+    world: int  # ranks
+    micro_batch: int  # images a rank computes at once
+    accumulation: int  # micro-batches a rank in one update
+
+    @property
+    def batch_size(self) -> int:
+        return self.world * self.micro_batch * self.accumulation
+
+    def span(self, rank: int, micro: int) -> tuple[int, int]:
+        """Positions [start, stop) of the global batch in a rank's micro-batch."""
+        start = (rank * self.accumulation + micro) * self.micro_batch
+        return start, start + self.micro_batch
+
+
+def layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
+    """Cut the recipe's batch over `world` ranks, in micro-batches of this size (None: the largest).
+
+    Raises:
+        ValueError: the batch cannot be cut so; the message names sizes that work.
+    """
+    batch, groups = recipe.batch_size, recipe.groups
+    if batch % world:
+        usable = [n for n in range(1, batch + 1) if batch % n == 0 and _sizes(batch // n, groups)]
+        raise ValueError(
+            f"batch_size {batch} does not divide over {world} ranks; "
+            f"it works on {_some(usable)} ranks, or choose a multiple of {world} for batch_size"
+        )
+    share = batch // world
+    sizes = _sizes(share, groups)
+    if not sizes:
+        needs = ", ".join(f"{name} {size}" for name, size in groups.items())
+        raise ValueError(
+            f"batch_size {batch} over {world} ranks leaves {share} images a rank, which no "
+            f"micro-batch of whole groups ({needs}) divides; use fewer ranks or a larger batch"
+        )
+    micro = sizes[-1] if micro_batch is None else micro_batch
+    if micro not in sizes:
+        raise ValueError(
+            f"--micro-batch {micro} does not work: batch_size {batch} over {world} ranks is "
+            f"{share} images a rank, to be cut into equal micro-batches of whole groups; "
+            f"choose one of {_some(sizes)}"
+        )
+    return Layout(world, micro, share // micro)
+
+
+def _sizes(share: int, groups: dict[str, int]) -> list[int]:
+    """Micro-batches that divide a rank's share and are made of whole groups."""
+    return [
+        size
+        for size in range(1, share + 1)
+        if share % size == 0 and all(size % group == 0 for group in groups.values())
+    ]
+
+
+def _some(values: list[int]) -> str:
+    """A list of numbers, shortened in the middle when it is long."""
+    if len(values) > 12:
+        return ", ".join(map(str, values[:6])) + ", ..., " + ", ".join(map(str, values[-3:]))
+    return ", ".join(map(str, values))

@@ -1,0 +1,80 @@
+"""What an architecture is, as plain values, with its size as plain arithmetic. No torch here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StochasticDepth:
+    """Drop residual branches of random samples (arXiv:1603.09382), uniformly over depth.
+
+    A rate above 0.1 keeps a fixed number of every `group` consecutive samples, drawn anew in each
+    block and branch; a rate up to 0.1, or below 1/group, drops each sample independently.
+    """
+
+    rate: float  # mean share of (sample, branch) pairs dropped, in [0, 1)
+    group: int  # consecutive samples of the global batch among which a fixed number is kept
+
+    @property
+    def grouped(self) -> bool:
+        """Whether samples are kept by groups rather than one by one."""
+        return self.rate > 0.1 and self.rate * self.group >= 1
+
+    def kept(self, branches: int) -> list[int]:
+        """Samples kept of each group, for each residual branch of the model in order.
+
+        The counts differ by one at most and are spread evenly, so that the mean rate over all
+        branches is the recipe's to within 1 / (2 * group * branches).
+        """
+        total = round(branches * self.group * (1 - self.rate))
+        return [(i + 1) * total // branches - i * total // branches for i in range(branches)]
+
+
+@dataclass(frozen=True)
+class ViT:
+    """DeiT III's Vision Transformer (arXiv:2204.07118): LayerScale, uniform stochastic depth, and
+    positions on the patches alone."""
+
+    patch_size: int  # side of a square patch, pixels
+    embed_dim: int  # width D of a token
+    depth: int  # number of blocks, each an attention and an MLP branch
+    num_heads: int  # attention heads; D must be a multiple
+    mlp_ratio: float  # hidden width of the MLP, in units of D
+    layer_scale: float  # initial value of LayerScale's diagonal
+    drop_path: StochasticDepth
+    in_chans: int  # channels of an image
+    num_classes: int  # classes of the head
+
+    def grid(self, image_size: int) -> tuple[int, int]:
+        """Patches (down, across) of an image of this size."""
+        return image_size // self.patch_size, image_size // self.patch_size
+
+    @property
+    def hidden_dim(self) -> int:
+        """Hidden width of the MLP."""
+        return int(self.embed_dim * self.mlp_ratio)
+
+    @property
+    def branches(self) -> int:
+        """Residual branches, each with a stochastic depth of its own."""
+        return 2 * self.depth
+
+    def parameters(self, image_size: int) -> int:
+        """Trainable parameters at this image size."""
+        d, hidden, k = self.embed_dim, self.hidden_dim, self.num_classes
+        h, w = self.grid(image_size)
+        patches = d * self.in_chans * self.patch_size**2 + d
+        norms_and_scales = 2 * 2 * d + 2 * d
+        block = (3 * d * d + 3 * d) + (d * d + d) + (2 * d * hidden + hidden + d) + norms_and_scales
+        return patches + d + h * w * d + self.depth * block + 2 * d + (d * k + k)
+
+    def macs(self, image_size: int) -> int:
+        """Multiply-accumulates of one image's forward pass (what papers call GFLOPs)."""
+        d, hidden = self.embed_dim, self.hidden_dim
+        h, w = self.grid(image_size)
+        tokens = h * w + 1
+        patches = h * w * d * self.in_chans * self.patch_size**2
+        block = tokens * (4 * d * d + 2 * d * hidden) + 2 * tokens * tokens * d
+        return patches + self.depth * block + d * self.num_classes
+
+
+Model = ViT

@@ -1,0 +1,56 @@
+"""The command line of a training run: a recipe's name, then overrides. Imports tyro, no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from bigvit.recipe.check import check_recipe, check_run
+from bigvit.recipe.find import find_recipe
+from bigvit.recipe.recipe import Recipe
+from bigvit.recipe.run import Run
+
+USAGE = "usage: deepspeed scripts/train.py RECIPE [--field.of.recipe VALUE] [--run-option VALUE]"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is trained, and how it is run."""
+
+    name: str
+    recipe: Recipe
+    run: Run
+    overrides: tuple[str, ...]  # the command line after the name, as given
+
+
+@dataclass(frozen=True)
+class _Options:
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+    run: Annotated[Run, tyro.conf.arg(name="")]
+
+
+def parse(args: Sequence[str]) -> Command:
+    """Parse and check the arguments of `scripts/train.py`, the launcher's `--local_rank` included.
+
+    Raises:
+        ValueError: the recipe is unknown, or a value is not allowed.
+        SystemExit: tyro refused an option (2), or printed the help (0).
+    """
+    rest = [arg for arg in args if not arg.startswith("--local_rank")]
+    if not rest or rest[0] in ("-h", "--help"):
+        print(f"{USAGE}\n`bigvit list` names the recipes; RECIPE --help lists every field.")
+        raise SystemExit(0 if rest else 2)
+    if rest[0].startswith("-"):
+        raise ValueError(f"the first argument must be a recipe's name, not {rest[0]}; {USAGE}")
+    name, recipe = find_recipe(rest[0])
+    options: Any = tyro.cli(
+        tyro.conf.AvoidSubcommands[_Options],
+        prog=f"train.py {rest[0]}",
+        description=f"{name}: {recipe.source}",
+        default=_Options(recipe, Run()),
+        args=rest[1:],
+    )
+    check_recipe(options.recipe)
+    check_run(options.run)
+    return Command(name, options.recipe, options.run, tuple(rest[1:]))

@@ -1,0 +1,47 @@
+"""A recipe: every value that changes a result, and nothing else. No field has a default."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bigvit.recipe.data import Data
+from bigvit.recipe.model import Model
+from bigvit.recipe.objective import Objective
+from bigvit.recipe.optim import Optimizer, Schedule
+
+
+@dataclass(frozen=True)
+class Recipe:
+    source: str  # where the values come from: paper and tables
+    model: Model
+    data: Data
+    objectives: tuple[Objective, ...]  # their weighted losses are summed
+    optim: Optimizer
+    clip_norm: float | None  # largest global gradient norm; None for no clipping
+    schedule: Schedule
+    batch_size: int  # global: over all ranks and accumulation steps
+    precision: Literal["fp32", "bf16"]  # of forward and backward; weights and moments stay fp32
+    seed: int  # of every random choice
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Updates in an epoch: as many as there are whole batches of slots."""
+        return self.data.train_images // self.batch_size
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole training."""
+        return self.schedule.epochs * self.updates_per_epoch
+
+    def lr(self, update: int) -> float:
+        """Learning rate of an update, 0 being the first."""
+        return self.schedule.lr(self.optim.lr, update, self.updates_per_epoch)
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """Groups of consecutive samples that share a random draw, by what draws."""
+        groups = {"model.drop_path.group": self.model.drop_path.group}
+        if not self.model.drop_path.grouped:
+            groups = {}
+        if self.data.mixing_group is not None:
+            groups["data.mix.group"] = self.data.mixing_group
+        return groups

@@ -1,0 +1,21 @@
+"""What changes no result: where, how fast, and how it is watched. No torch here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Run:
+    run_dir: Path | None = None  # run folder; None: runs/NAME
+    data_root: Path | None = None  # folder of the data set; bundled data need none
+    resume: str | None = None  # 'auto' (the newest checkpoint of the run folder, if any) or a path
+    engine: Literal["deepspeed", "single"] = "deepspeed"  # single: one plain, unsharded process
+    sharding: str = "zero1"  # name in ds_configs/, or the path of a DeepSpeed JSON
+    micro_batch: int | None = None  # images a rank computes at once; None: the batch over the ranks
+    workers: int | None = None  # data processes a rank; None: what the cores allow, 12 at most
+    log_every: int = 10  # updates between log lines
+    evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
+    checkpoint_every: int = 1000  # updates between checkpoints; the last update is always saved
+    keep: int = 3  # checkpoints kept, the newest
+    stop_after: int | None = None  # stop at this update as on request: checkpoint, exit code 85

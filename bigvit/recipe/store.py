@@ -1,0 +1,99 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+"""Recipes to JSON and back, with the kind of every union's member written beside its values."""
+
+import types
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from bigvit.recipe.recipe import Recipe
+
+KIND = "kind"
+
+
+def to_json(value: Any) -> Any:
+    """A dataclass as plain JSON values; its class name stands under "kind"."""
+    if is_dataclass(value):
+        values = {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return {KIND: type(value).__name__, **values}
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
+    return value
+
+
+def recipe_from_json(value: Any) -> Recipe:
+    """The recipe that `to_json` wrote.
+
+    Raises:
+        ValueError: a field is missing, unknown or of another type; the message names it.
+    """
+    return _build(Recipe, value, "recipe")
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Where two values made by `to_json` differ, a line each: `path: old -> new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            below = f"{path}.{key}" if path else str(key)
+            yield from differences(old.get(key), new.get(key), below)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            yield from differences(a, b, f"{path}.{i}")
+    elif old != new:
+        yield f"{path}: {old} -> {new}"
+
+
+def _build(kind: Any, value: Any, path: str) -> Any:
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _build(_member(get_args(kind), value, path), value, path)
+    if origin is tuple:
+        items = get_args(kind)
+        if not isinstance(value, list):
+            raise ValueError(f"{path}: {value!r} is not a list")
+        if items[-1] is Ellipsis:
+            items = (items[0],) * len(value)
+        if len(items) != len(value):
+            raise ValueError(f"{path}: {value!r} must have {len(items)} values")
+        pairs = zip(items, value, strict=True)
+        return tuple(_build(item, v, f"{path}.{i}") for i, (item, v) in enumerate(pairs))
+    if origin is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"{path}: {value!r} is none of {', '.join(map(repr, get_args(kind)))}")
+        return value
+    if is_dataclass(kind):
+        return _build_dataclass(kind, value, path)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is type(None) and value is None or type(value) is kind:
+        return value
+    raise ValueError(f"{path}: {value!r} is not of type {kind.__name__}")
+
+
+def _build_dataclass(kind: Any, value: Any, path: str) -> Any:
+    if not isinstance(value, dict) or value.get(KIND) != kind.__name__:
+        raise ValueError(f"{path}: {value!r} is not a {kind.__name__}")
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    unknown, missing = set(value) - {*names, KIND}, set(names) - set(value)
+    if unknown or missing:
+        raise ValueError(
+            f"{path}: a {kind.__name__} with unknown fields {sorted(unknown)} and missing fields "
+            f"{sorted(missing)}; it was written by another version of bigvit"
+        )
+    return kind(**{name: _build(hints[name], value[name], f"{path}.{name}") for name in names})
+
+
+def _member(members: tuple[Any, ...], value: Any, path: str) -> Any:
+    """The member of a union that a value belongs to."""
+    if value is None and type(None) in members:
+        return type(None)
+    rest = [member for member in members if member is not type(None)]
+    if len(rest) == 1:
+        return rest[0]
+    for member in rest:
+        if isinstance(value, dict) and value.get(KIND) == member.__name__:
+            return member
+    names = ", ".join(member.__name__ for member in rest)
+    raise ValueError(f"{path}: {value!r} is none of {names}")

@@ -1,0 +1,80 @@
+"""What is trained: a model with its objectives, as one module that an engine shards whole."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bigvit import models, objectives
+from bigvit.recipe import Recipe
+
+
+class Batch(NamedTuple):
+    """A micro-batch. Shapes: B images, C channels."""
+
+    images: Tensor  # (B, C, H, W) uint8
+    targets: Tensor  # (B,) int64 class numbers
+    ids: Tensor  # (B,) int64: which image of the data set
+    slots: Tensor  # (B,) int64: where in the epoch
+    number: int  # global batches consumed before this one
+    micro: int  # of this rank's micro-batches in the global batch
+    valid: Tensor  # (B,) bool: false for the fillers of an evaluation
+    draws: dict[str, Tensor]  # everything random in the forward pass
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device; copies from pinned memory do not wait."""
+        move = {name: value.to(device, non_blocking=True) for name, value in self.draws.items()}
+        tensors = {
+            name: getattr(self, name).to(device, non_blocking=True)
+            for name in ("images", "targets", "ids", "slots", "valid")
+        }
+        return self._replace(**tensors, draws=move)
+
+
+class Task(nn.Module):
+    """Turns a batch into named, already weighted losses, whose sum is to be minimised."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.model = models.build(recipe.model, recipe.data.image_size)
+        self.names = _distinct([objectives.name(item) for item in recipe.objectives])
+
+    def init_weights(self) -> None:
+        """Initialise every parameter from the recipe's seed."""
+        self.model.init_weights(self.recipe.seed)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The weighted losses of a training batch, float32 scalars by name."""
+        output = self.model(self._normalise(batch.images), batch.draws)
+        return {
+            name: objectives.loss(objective, output, batch.targets)
+            for name, objective in zip(self.names, self.recipe.objectives, strict=True)
+        }
+
+    def predict(self, batch: Batch) -> Tensor:
+        """Logits (B, K), nothing dropped."""
+        return self.model(self._normalise(batch.images), {}).logits
+
+    def draws(self, number: int, span: tuple[int, int]) -> dict[str, Tensor]:
+        """Everything random about positions [start, stop) of a global batch, made on the host."""
+        return self.model.draws(self.recipe.seed, number, span)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that are not decayed although they are matrices."""
+        return {f"model.{name}" for name in self.model.no_weight_decay()}
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        """uint8 pixels (B, C, H, W) -> the model's inputs, in its own precision."""
+        data = self.recipe.data
+        mean = torch.tensor(data.mean, device=images.device).view(1, -1, 1, 1)
+        std = torch.tensor(data.std, device=images.device).view(1, -1, 1, 1)
+        return ((images.float() / 255 - mean) / std).to(self.model.head.weight.dtype)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names with a number behind those that occur more than once."""
+    return [
+        name if names.count(name) == 1 else f"{name}_{names[:i].count(name)}"
+        for i, name in enumerate(names)
+    ]

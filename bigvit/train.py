@@ -1,0 +1,136 @@
+"""Start a training run, and end it: `deepspeed scripts/train.py RECIPE ...` comes here.
+
+The command line, the recipe, the data and the run folder are checked on every rank before torch is
+imported. Exit codes: 0 done, 1 crash, 2 bad input, 3 stopped itself, 85 stopped on request.
+"""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+from bigvit.checkpoint.folder import RunFolder, Start, plan_start
+from bigvit.checkpoint.manifest import Damaged
+from bigvit.data.check import check_data
+from bigvit.engines.sharding import deepspeed_config
+from bigvit.recipe import Layout, layout
+from bigvit.recipe.parse import Command, parse
+
+DONE, CRASHED, BAD_INPUT, STOPPED_ITSELF, REQUEUE = 0, 1, 2, 3, 85
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a training command, given without the program's name, and return its exit code."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        with contextlib.nullcontext() if rank == 0 else _silence():
+            command = parse(sys.argv[1:] if args is None else args)
+        cut, start = check(command, world)
+    except ValueError as error:
+        return _refuse(str(error), rank)
+    except SystemExit as done:  # tyro has printed a help (0) or an error (2)
+        return _refuse("", rank) if done.code else DONE
+    stop = StopRequest()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
+    return _train(command, cut, start, stop)
+
+
+def check(command: Command, world: int) -> tuple[Layout, Start]:
+    """Find all that can be wrong without torch, changing nothing.
+
+    Raises:
+        ValueError: says what was given, what is allowed and what to do.
+    """
+    recipe, run = command.recipe, command.run
+    if run.engine == "single" and world > 1:
+        raise ValueError(
+            f"--engine single is one process, not {world}; leave it out, or use one rank"
+        )
+    cut = layout(recipe, world, run.micro_batch)
+    if run.engine == "deepspeed":
+        deepspeed_config(recipe, cut, run)
+    check_data(recipe.data, run)
+    return cut, plan_start(command)
+
+
+class StopRequest:
+    """From now on a signal asks the run to stop, instead of ending the process."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._request)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+
+
+def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> int:
+    from datetime import timedelta
+
+    from bigvit.checkpoint.save import NotSaved
+    from bigvit.engines.build import join_ranks
+    from bigvit.engines.engine import NotFinite
+    from bigvit.engines.ranks import leave
+    from bigvit.loop import run
+
+    ranks = join_ranks(command.run, timedelta(minutes=10))
+    folder, problem = None, ""
+    if ranks.rank == 0:
+        try:
+            folder = RunFolder(start.folder, command, ranks.world)
+        except ValueError as error:
+            problem = str(error)
+    if ranks.agree(bool(problem)):
+        leave()
+        return _refuse(problem, ranks.rank)
+    try:
+        outcome = run(command, cut, start, ranks, folder, lambda: stop.requested)
+    except Damaged as error:
+        code = _end(folder, BAD_INPUT, f"{error}; resume from another checkpoint")
+    except NotFinite as error:
+        code = _end(folder, STOPPED_ITSELF, str(error))
+    except NotSaved as error:
+        code = _end(folder, CRASHED, str(error))
+    except BaseException as error:
+        _end(folder, CRASHED, f"{type(error).__name__}: {error}")
+        raise
+    else:
+        code = DONE if outcome == "done" else REQUEUE
+        if folder is not None:
+            folder.say(outcome, code)
+            print(f"{outcome}: update {folder.update}, {folder.path}", flush=True)
+    leave()
+    return code
+
+
+def _end(folder: RunFolder | None, code: int, reason: str) -> int:
+    """Say why a run ended early, in the run folder and to the person."""
+    if folder is not None:
+        folder.say("error", code, reason)
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+    return code
+
+
+def _refuse(message: str, rank: int) -> int:
+    """Rank 0 says what is wrong; the others leave it time to, as the launcher ends all of its host
+    once one has ended."""
+    if rank > 0:
+        time.sleep(5)
+    elif message:
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    return BAD_INPUT
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())
