@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +12,17 @@ from bigvit import __version__
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, or 2 for bad input."""
-    options = _parser().parse_args(args)
     try:
-        options.run(options)
+        try:
+            options = _parser().parse_args(args)
+            options.run(options)
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe is noticed: `bigvit list | head`
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `bigvit list | head`
-        sys.stderr.close()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from bigvit.checkpoint.files import rename
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.save import write_tensors
-from bigvit.data.sources import open_source
+from bigvit.data.sources import class_names
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import recipe_from_json
 
@@ -76,6 +76,6 @@ def timm_config(recipe: Recipe) -> dict[str, Any]:
             "pool_size": None,
             "first_conv": "patch_embed.proj",
             "classifier": "head",
-            "label_names": open_source(data, "test").classes,
+            "label_names": class_names(data),
         },
     }

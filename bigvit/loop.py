@@ -14,8 +14,7 @@ from bigvit.engines.engine import Engine, NotFinite
 from bigvit.engines.ranks import Ranks
 from bigvit.evaluate import evaluate
 from bigvit.progress import Progress
-from bigvit.recipe import Layout
-from bigvit.recipe.parse import Command
+from bigvit.recipe import Command, Layout
 from bigvit.recipe.store import to_json
 
 Outcome = Literal["done", "requeue"]

@@ -15,6 +15,7 @@ Key = str | int
 
 def bits(n: int, *key: Key) -> NDArray[np.uint64]:
     """`n` independent random 64-bit numbers, the same ones for the same key."""
+    assert all(type(part) in (str, int) for part in key), f"{key} is not of plain values"
     digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
     return np.random.Philox(key=int.from_bytes(digest, "little")).random_raw(n)
 

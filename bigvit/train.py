@@ -17,8 +17,8 @@ from bigvit.checkpoint.folder import RunFolder, Start, plan_start
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.data.check import check_data
 from bigvit.engines.sharding import deepspeed_config
-from bigvit.recipe import Layout, layout
-from bigvit.recipe.parse import Command, parse
+from bigvit.recipe import Command, Layout, layout
+from bigvit.recipe.parse import parse
 
 DONE, CRASHED, BAD_INPUT, STOPPED_ITSELF, REQUEUE = 0, 1, 2, 3, 85
 

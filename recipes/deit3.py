@@ -13,21 +13,17 @@ from bigvit.recipe import (
     Recipe,
     StochasticDepth,
     ThreeAugment,
-    ViT,
+    vit,
 )
 
 deit3_h14_in1k_126 = Recipe(
     source="DeiT III, thesis tables 6.1, 6.6, 6.14",
-    model=ViT(
-        patch_size=14,
-        embed_dim=1280,
-        depth=32,
-        num_heads=16,
-        mlp_ratio=4.0,
+    model=vit(
+        "h14",
         layer_scale=1e-4,  # table 6.1
         drop_path=StochasticDepth(rate=0.5, group=8),  # table 6.14, uniform; the group is ours
-        in_chans=3,
         num_classes=1000,
+        in_chans=3,
     ),
     data=ImageNet1k(
         image_size=126,  # table 6.6

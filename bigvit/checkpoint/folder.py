@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bigvit.checkpoint.files import write_json
-from bigvit.checkpoint.manifest import STEP, Damaged, read_manifest
-from bigvit.recipe.parse import Command
+from bigvit.checkpoint.manifest import STEP, Damaged, checkpoints_in, read_manifest
+from bigvit.recipe import Command
 from bigvit.recipe.store import differences, to_json
 
 State = Literal["running", "done", "requeue", "error"]
@@ -25,8 +25,7 @@ PACKAGES = ("bigvit", "torch", "deepspeed", "timm", "numpy")
 
 def checkpoints_of(folder: Path) -> list[Path]:
     """A run's checkpoints, oldest first."""
-    found = (folder / "checkpoints").glob("step_*")
-    return sorted(path for path in found if STEP.fullmatch(path.name))
+    return checkpoints_in(folder / "checkpoints")
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -105,6 +104,11 @@ def _refuse_foreign(folder: Path, recipe: dict[str, Any]) -> None:
                 f"--run-dir {folder}: it holds files that are not a run's ({strangers[0]}); "
                 "choose another"
             )
+        if checkpoints_of(folder):
+            raise ValueError(
+                f"--run-dir {folder}: it holds checkpoints but its recipe.json is missing; "
+                "choose another"
+            )
         return
     try:
         old = json.loads(described.read_text())["recipe"]
@@ -131,7 +135,8 @@ def _refuse_unwritable(folder: Path) -> None:
 
 
 class RunFolder:
-    """The open run folder of rank 0: locked until the process ends."""
+    """The open run folder of rank 0: locked until it is closed or the process ends, however that
+    happens. The lock is the process's: opening and closing `lock` again would free it."""
 
     def __init__(self, path: Path, command: Command, world: int) -> None:
         """Make or reopen the folder.
@@ -149,8 +154,10 @@ class RunFolder:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.lock.seek(0)
+            holder = self.lock.read().strip()
+            self.lock.close()
             raise ValueError(
-                f"--run-dir {path} is in use by another job ({self.lock.read().strip()}); "
+                f"--run-dir {path} is in use by another job ({holder}); "
                 "wait for it, or choose another"
             ) from None
         self.lock.truncate(0)
@@ -169,6 +176,10 @@ class RunFolder:
         write_json(path / "recipe.json", description)
         self.metrics = path / "metrics.jsonl"
         self.update = 0  # updates done
+
+    def close(self) -> None:
+        """Let another job have the folder."""
+        self.lock.close()
 
     def take_up(self, update: int) -> None:
         """The run goes on after this many updates; log lines of later ones will be made again."""
@@ -198,7 +209,7 @@ class RunFolder:
         if not self.metrics.exists():
             return
         kept = []
-        for line in self.metrics.read_text().splitlines():
+        for line in self.metrics.read_text(errors="replace").splitlines():
             try:
                 if json.loads(line)["update"] <= update:
                     kept.append(line)

@@ -18,21 +18,22 @@ def load(engine: Engine, folder: Path) -> Manifest:
     """
     ranks = engine.ranks
     manifest = read_manifest(folder)
+    pieces = _by_key(manifest)
     failure = None
     try:
         for file in manifest.files[ranks.rank :: ranks.world]:
             verify_file(folder, file)
-    except (OSError, Damaged) as error:
-        failure = error
-    if ranks.agree(failure is not None):
-        raise failure or Damaged(f"{folder} is damaged, another rank says")
-    pieces = _by_key(manifest)
-    with torch.no_grad():
         for part in engine.slices():
             found = pieces.get(f"{part.kind}/{part.name}", [])
             if not found or found[0].shape != part.shape:
                 raise Damaged(f"{folder} holds no {part.kind} of {part.name} {part.shape}")
-            _read(folder, found, part.start, part.view)
+    except (OSError, Damaged) as error:
+        failure = error
+    if ranks.agree(failure is not None):
+        raise failure or Damaged(f"{folder} is damaged, another rank says")
+    with torch.no_grad():
+        for part in engine.slices():
+            _read(folder, pieces[f"{part.kind}/{part.name}"], part.start, part.view)
     engine.loaded(manifest.scalars)
     return manifest
 

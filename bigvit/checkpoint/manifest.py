@@ -70,6 +70,11 @@ class Damaged(ValueError):
     """A checkpoint that is not what was written; the message names the file."""
 
 
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first, and nothing else that lies there."""
+    return sorted(path for path in folder.glob("step_*") if STEP.fullmatch(path.name))
+
+
 def step_name(update: int) -> str:
     """The folder of an update's checkpoint."""
     return f"step_{update:08d}"

@@ -19,6 +19,7 @@ from bigvit.checkpoint.manifest import (
     Manifest,
     Piece,
     check_tiling,
+    checkpoints_in,
     step_name,
     write_manifest,
 )
@@ -58,7 +59,8 @@ def save(engine: Engine, folder: Path, update: int, recipe: dict[str, Any], keep
     scalars = {"update": update, **engine.scalars()}
 
     def prepare() -> None:
-        shutil.rmtree(aside, ignore_errors=True)
+        for left in folder.glob(".step_*.aside"):  # of a process that was killed
+            shutil.rmtree(left)
         aside.mkdir(parents=True)
 
     def write() -> None:
@@ -70,7 +72,7 @@ def save(engine: Engine, folder: Path, update: int, recipe: dict[str, Any], keep
         if whole.exists():
             shutil.rmtree(whole)
         rename(aside, whole)
-        for old in sorted(folder.glob("step_*"))[:-keep]:
+        for old in checkpoints_in(folder)[:-keep]:
             shutil.rmtree(old)
 
     # one step after another, all ranks knowing that the last one worked everywhere

@@ -62,10 +62,9 @@ def train_batches(
             epoch, slots, ids = sampler.batch(number)
             for micro in range(cut.accumulation):
                 start, stop = cut.span(rank, micro)
-                yield [
-                    Place(epoch, *pair)
-                    for pair in zip(slots[start:stop], ids[start:stop], strict=True)
-                ]
+                # plain numbers: keys of random choices are hashed as they are written
+                here = zip(slots[start:stop].tolist(), ids[start:stop].tolist(), strict=True)
+                yield [Place(epoch, *pair) for pair in here]
 
     loader = DataLoader(
         _Images(source, recipe.data, recipe.seed),

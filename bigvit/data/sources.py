@@ -35,6 +35,15 @@ def open_source(data: Data, split: Split) -> Source:
             raise AssertionError("check_data refuses it")
 
 
+def class_names(data: Data) -> list[str] | None:
+    """Names of the classes, where they are known without the data set."""
+    match data:
+        case Digits():
+            return DigitsSource("test").classes
+        case ImageNet1k():
+            return None
+
+
 class DigitsSource:
     """scikit-learn's scanned digits; every sixth image is for testing, counted from the first."""
 

@@ -13,7 +13,6 @@ from bigvit.recipe import Lamb, Layout, Recipe, Run
 
 ALLOWED = {
     "zero_optimization",
-    "communication_data_type",
     "disable_allgather",
     "aio",
     "comms_logger",
@@ -35,12 +34,33 @@ FILLED = (
 )
 """Keys that the recipe and the command line decide; a file may repeat them or say "auto"."""
 
+ZERO_ALLOWED = {
+    "stage",
+    "allgather_bucket_size",
+    "allgather_partitions",
+    "contiguous_gradients",
+    "overlap_comm",
+    "reduce_bucket_size",
+    "reduce_scatter",
+    "round_robin_gradients",
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+    "stage3_module_granularity_threshold",
+    "stage3_param_persistence_threshold",
+    "stage3_model_persistence_threshold",
+    "stage3_prefetch_bucket_size",
+    "sub_group_size",
+    "use_multi_rank_bucket_allreduce",
+}
+"""Keys of `zero_optimization` that arrange memory and communication."""
+
+OFFLOAD = ("offload_optimizer", "offload_param")
 LOSSY = (
     "zero_quantized_weights",
     "zero_quantized_gradients",
     "zero_quantized_nontrainable_weights",
 )
-"""Switches of ZeRO that change a result."""
+"""Switches of ZeRO that change a result; as false they may stand there."""
 
 
 def read_sharding(sharding: str) -> dict[str, Any]:
@@ -123,18 +143,23 @@ def _refuse_strangers(sharding: str, given: dict[str, Any]) -> None:
     zero = given.get("zero_optimization", {})
     if not isinstance(zero, dict):
         raise ValueError(f"--sharding {sharding}: zero_optimization must be an object")
-    for key in LOSSY:
-        if zero.get(key):
-            raise ValueError(f"--sharding {sharding}: zero_optimization.{key} changes the result")
-    for key in ("offload_optimizer", "offload_param"):
-        if zero.get(key, {}).get("device", "none") != "none":
-            raise ValueError(f"--sharding {sharding}: zero_optimization.{key} is not supported yet")
+    for key, value in zero.items():
+        where = f"--sharding {sharding}: zero_optimization.{key}"
+        if key in LOSSY and value:
+            raise ValueError(f"{where} changes the result; remove it")
+        if (
+            key in OFFLOAD
+            and value
+            and not (isinstance(value, dict) and value.get("device", "none") == "none")
+        ):
+            raise ValueError(f"{where} is not supported yet; remove it")
+        if key not in ZERO_ALLOWED and key not in LOSSY and key not in OFFLOAD:
+            raise ValueError(
+                f"{where} is not allowed; it may hold {', '.join(sorted(ZERO_ALLOWED))}"
+            )
 
 
 def _agrees(given: Any, filled: Any) -> bool:
-    if isinstance(filled, dict):
-        return isinstance(given, dict) and given.get("enabled", False) in (
-            filled["enabled"],
-            "auto",
-        )
+    if isinstance(filled, dict) and isinstance(given, dict):
+        return given.get("enabled", False) in (filled["enabled"], "auto")
     return given in (filled, "auto")

@@ -45,8 +45,7 @@ class SingleEngine:
         self.clip_norm = recipe.clip_norm
 
     def update(self, micro: Sequence[Batch], lr: float) -> StepInfo:
-        losses = [self._backward(batch, len(micro)) for batch in micro]
-        means = dict(zip(self.task.names, mean_losses(losses).tolist(), strict=True))
+        means = dict(zip(self.task.names, self._accumulate(micro).tolist(), strict=True))
         require_finite_losses(means)
         for _, working, master in self.pairs:
             gradient = torch.zeros_like(master) if working.grad is None else working.grad
@@ -66,10 +65,13 @@ class SingleEngine:
         self._refresh()
         return StepInfo(means, grad_norm)
 
-    def _backward(self, batch: Batch, parts: int) -> dict[str, Tensor]:
-        losses = self.task(batch.to(self.ranks.device))
-        (torch.stack(list(losses.values())).sum() / parts).backward()
-        return losses
+    def _accumulate(self, micro: Sequence[Batch]) -> Tensor:
+        """Leave the global batch's gradient in the working weights; return the mean losses."""
+        losses: list[dict[str, Tensor]] = []
+        for batch in micro:
+            losses.append(self.task(batch.to(self.ranks.device)))
+            (torch.stack(list(losses[-1].values())).sum() / len(micro)).backward()
+        return mean_losses(losses)
 
     @torch.no_grad()
     def _refresh(self) -> None:

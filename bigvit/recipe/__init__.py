@@ -13,15 +13,17 @@ from bigvit.recipe.data import (
     ThreeAugment,
 )
 from bigvit.recipe.layout import Layout, layout
-from bigvit.recipe.model import Model, StochasticDepth, ViT
+from bigvit.recipe.model import VIT_SIZES, Model, StochasticDepth, ViT, vit
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from bigvit.recipe.optim import AdamW, Cosine, Lamb, Optimizer, Schedule
 from bigvit.recipe.recipe import Recipe
-from bigvit.recipe.run import Run
+from bigvit.recipe.run import Command, Run
 
 __all__ = [
+    "VIT_SIZES",
     "AdamW",
     "BinaryCrossEntropy",
+    "Command",
     "Cosine",
     "CrossEntropy",
     "Data",
@@ -42,4 +44,5 @@ __all__ = [
     "ThreeAugment",
     "ViT",
     "layout",
+    "vit",
 ]

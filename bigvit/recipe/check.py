@@ -135,6 +135,9 @@ def _check_data(recipe: Recipe) -> None:
             low, high = data.crop.ratio
             _allow("data.crop.ratio", data.crop.ratio, 0 < low <= high, "0 < low <= high")
             _allow("data.flip", data.flip, 0 <= data.flip <= 1, "in [0, 1]")
+            if augment := data.augment:
+                jitter = augment.color_jitter
+                _allow("data.augment.color_jitter", jitter, jitter >= 0, "0 or more")
             ratio = data.test_crop_ratio
             _allow("data.test_crop_ratio", ratio, 0 < ratio <= 1, "in (0, 1]")
             if mix := data.mix:

@@ -48,7 +48,7 @@ class RandomResizedCrop:
 
     scale: tuple[float, float]  # range of the crop's area, as a share of the image's
     ratio: tuple[float, float]  # range of width / height
-    interpolation: Literal["bicubic", "bilinear"]
+    interpolation: Literal["bicubic", "bilinear"]  # of the resizing
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ def find_recipe(name: str) -> tuple[str, Recipe]:
         recipes, where, wanted = all_recipes(), "bigvit", name
     if wanted in recipes:
         return wanted, recipes[wanted]
+    if not recipes:
+        raise ValueError(f"{path} holds no recipe: no module-level value is a bigvit.recipe.Recipe")
     if not wanted:
         raise ValueError(
             f"{path} holds {len(recipes)} recipes ({', '.join(recipes)}); say {path}:NAME"

@@ -1,5 +1,6 @@
 """How a global batch is cut: over ranks, then into micro-batches. No torch here."""
 
+import math
 from dataclasses import dataclass
 
 from bigvit.recipe.recipe import Recipe
@@ -29,21 +30,18 @@ def layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
     Raises:
         ValueError: the batch cannot be cut so; the message names sizes that work.
     """
-    batch, groups = recipe.batch_size, recipe.groups
-    if batch % world:
-        usable = [n for n in range(1, batch + 1) if batch % n == 0 and _sizes(batch // n, groups)]
+    batch = recipe.batch_size
+    group = math.lcm(*recipe.groups.values())
+    if batch % world or batch // world % group:
+        needs = "".join(f", in whole groups ({n} {size})" for n, size in recipe.groups.items())
+        usable = [n for n in range(1, batch + 1) if batch % (n * group) == 0]
+        ranks = f"it works on {_some(usable)} ranks, or " if usable else ""
         raise ValueError(
-            f"batch_size {batch} does not divide over {world} ranks; "
-            f"it works on {_some(usable)} ranks, or choose a multiple of {world} for batch_size"
+            f"batch_size {batch} does not divide over {world} ranks{needs}; "
+            f"{ranks}choose a multiple of {world * group} for batch_size"
         )
     share = batch // world
-    sizes = _sizes(share, groups)
-    if not sizes:
-        needs = ", ".join(f"{name} {size}" for name, size in groups.items())
-        raise ValueError(
-            f"batch_size {batch} over {world} ranks leaves {share} images a rank, which no "
-            f"micro-batch of whole groups ({needs}) divides; use fewer ranks or a larger batch"
-        )
+    sizes = [size for size in range(group, share + 1, group) if share % size == 0]
     micro = sizes[-1] if micro_batch is None else micro_batch
     if micro not in sizes:
         raise ValueError(
@@ -52,15 +50,6 @@ def layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
             f"choose one of {_some(sizes)}"
         )
     return Layout(world, micro, share // micro)
-
-
-def _sizes(share: int, groups: dict[str, int]) -> list[int]:
-    """Micro-batches that divide a rank's share and are made of whole groups."""
-    return [
-        size
-        for size in range(1, share + 1)
-        if share % size == 0 and all(size % group == 0 for group in groups.values())
-    ]
 
 
 def _some(values: list[int]) -> str:

@@ -77,4 +77,34 @@ class ViT:
         return patches + self.depth * block + d * self.num_classes
 
 
+VIT_SIZES = {
+    # name: patch_size, embed_dim, depth, num_heads (thesis tables 6.7, 6.14, section 6.3.2.3)
+    "t16": (16, 192, 12, 3),
+    "s16": (16, 384, 12, 6),
+    "b16": (16, 768, 12, 12),
+    "l16": (16, 1024, 24, 16),
+    "h14": (14, 1280, 32, 16),
+    "h52_14": (14, 1280, 52, 16),
+}
+"""The sizes that DeiT III trains."""
+
+
+def vit(
+    size: str, *, layer_scale: float, drop_path: StochasticDepth, num_classes: int, in_chans: int
+) -> ViT:
+    """A ViT of one of `VIT_SIZES`, its MLPs four times as wide as its tokens."""
+    patch_size, embed_dim, depth, num_heads = VIT_SIZES[size]
+    return ViT(
+        patch_size=patch_size,
+        embed_dim=embed_dim,
+        depth=depth,
+        num_heads=num_heads,
+        mlp_ratio=4.0,
+        layer_scale=layer_scale,
+        drop_path=drop_path,
+        in_chans=in_chans,
+        num_classes=num_classes,
+    )
+
+
 Model = ViT

@@ -6,22 +6,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from bigvit.recipe.check import check_recipe, check_run
+from bigvit.recipe.check import check_recipe, check_run, leaves
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.recipe import Recipe
-from bigvit.recipe.run import Run
+from bigvit.recipe.run import Command, Run
 
 USAGE = "usage: deepspeed scripts/train.py RECIPE [--field.of.recipe VALUE] [--run-option VALUE]"
-
-
-@dataclass(frozen=True)
-class Command:
-    """What is trained, and how it is run."""
-
-    name: str
-    recipe: Recipe
-    run: Run
-    overrides: tuple[str, ...]  # the command line after the name, as given
 
 
 @dataclass(frozen=True)
@@ -47,10 +37,17 @@ def parse(args: Sequence[str]) -> Command:
     options: Any = tyro.cli(
         tyro.conf.AvoidSubcommands[_Options],
         prog=f"train.py {rest[0]}",
-        description=f"{name}: {recipe.source}",
+        description=f"{name}: {recipe.source}.{_absent(recipe)}",
         default=_Options(recipe, Run()),
         args=rest[1:],
     )
     check_recipe(options.recipe)
     check_run(options.run)
     return Command(name, options.recipe, options.run, tuple(rest[1:]))
+
+
+def _absent(recipe: Recipe) -> str:
+    """Parts that a recipe leaves out, which have no options."""
+    absent = [path for path, value in leaves(recipe) if value is None and path != "clip_norm"]
+    listed = ", ".join(f"{path} (default: None)" for path in absent)
+    return f" Left out here: {listed}; a recipe file of your own can add it." if absent else ""

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bigvit.recipe.recipe import Recipe
+
 
 @dataclass(frozen=True)
 class Run:
@@ -19,3 +21,13 @@ class Run:
     checkpoint_every: int = 1000  # updates between checkpoints; the last update is always saved
     keep: int = 3  # checkpoints kept, the newest
     stop_after: int | None = None  # stop at this update as on request: checkpoint, exit code 85
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is trained, and how it is run: a command line, parsed."""
+
+    name: str
+    recipe: Recipe
+    run: Run
+    overrides: tuple[str, ...]  # the command line after the name, as given

@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from bigvit.recipe.recipe import Recipe
 
 KIND = "kind"
+ABSENT = "(absent)"
 
 
 def to_json(value: Any) -> Any:
@@ -36,7 +37,7 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             below = f"{path}.{key}" if path else str(key)
-            yield from differences(old.get(key), new.get(key), below)
+            yield from differences(old.get(key, ABSENT), new.get(key, ABSENT), below)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, (a, b) in enumerate(zip(old, new, strict=True)):
             yield from differences(a, b, f"{path}.{i}")

@@ -1,0 +1,175 @@
+"""What one rank does, started by the real launcher: several runs in the same processes.
+
+    deepspeed --num_accelerators 2 tests/engines/ranks.py FOLDER SCENARIO...
+
+Each scenario leaves a run folder, or a JSON, in FOLDER; the tests read those.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tiny  # noqa: E402
+import torch  # noqa: E402
+
+from bigvit.checkpoint.folder import RunFolder, plan_start  # noqa: E402
+from bigvit.data.sources import DigitsSource  # noqa: E402
+from bigvit.engines.build import build_engine, join_ranks  # noqa: E402
+from bigvit.engines.engine import NotFinite  # noqa: E402
+from bigvit.engines.ranks import Ranks, leave  # noqa: E402
+from bigvit.evaluate import evaluate  # noqa: E402
+from bigvit.loop import run  # noqa: E402
+from bigvit.recipe import Command, Recipe, Run, layout  # noqa: E402
+
+STAGES = (0, 1, 2, 3)
+
+
+def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:
+    """One run of the recipe, as `scripts/train.py` does it after its checks."""
+    values = {"log_every": 1, "workers": 0, "micro_batch": tiny.MICRO_BATCH, **options}
+    command = Command(folder.name, recipe, Run(run_dir=folder, **values), ())
+    start = plan_start(command)
+    ranks.agree(0)  # every rank has looked before rank 0 writes
+    opened = RunFolder(folder, command, ranks.world) if ranks.rank == 0 else None
+    cut = layout(recipe, ranks.world, command.run.micro_batch)
+    outcome = run(command, cut, start, ranks, opened, lambda: False)
+    if opened is not None:
+        opened.say(outcome)
+        opened.close()
+    return outcome
+
+
+def whole(ranks: Ranks, folder: Path) -> None:
+    """Runs without a stop, at every stage, and LAMB where it is allowed."""
+    for stage in STAGES:
+        train(ranks, folder / f"whole_{stage}", tiny.adamw, sharding=f"zero{stage}")
+    train(ranks, folder / "whole_lamb", tiny.lamb, sharding="zero0")
+
+
+def first_half(ranks: Ranks, folder: Path) -> None:
+    """The same runs, stopped in mid-epoch."""
+    for stage in STAGES:
+        path = folder / f"halves_{stage}"
+        train(ranks, path, tiny.adamw, sharding=f"zero{stage}", stop_after=tiny.STOP)
+
+
+def second_half(ranks: Ranks, folder: Path) -> None:
+    """The stopped runs resumed; with data workers at some stages."""
+    for stage in STAGES:
+        path, workers = folder / f"halves_{stage}", (0, 1, 3, 0)[stage]
+        train(ranks, path, tiny.adamw, sharding=f"zero{stage}", resume="auto", workers=workers)
+
+
+def half_precision(ranks: Ranks, folder: Path) -> None:
+    """bf16 at every stage, without accumulation: stages 1 and 2 round it differently."""
+    for stage in STAGES:
+        options = {"sharding": f"zero{stage}", "micro_batch": tiny.bf16.batch_size // ranks.world}
+        train(ranks, folder / f"bf16_{stage}", tiny.bf16, **options)
+
+
+def half_precision_halves(ranks: Ranks, folder: Path) -> None:
+    """bf16 stopped and resumed at every stage, in new engines."""
+    for stage in STAGES:
+        path = folder / f"bf16_halves_{stage}"
+        options = {"sharding": f"zero{stage}", "micro_batch": tiny.bf16.batch_size // ranks.world}
+        train(ranks, path, tiny.bf16, stop_after=tiny.STOP, **options)
+        train(ranks, path, tiny.bf16, resume="auto", **options)
+
+
+def other_world(ranks: Ranks, folder: Path) -> None:
+    """A run stopped at another number of ranks and another stage goes on here."""
+    path = folder / "halves_elsewhere"
+    train(ranks, path, tiny.adamw, sharding="zero3", resume="auto")
+
+
+def counts(ranks: Ranks, folder: Path) -> None:
+    """Evaluation of 103 images, at stages that hold whole and sharded weights."""
+    found = {}
+    for stage in (0, 3):
+        cut = tiny.cut(tiny.adamw, ranks.world)
+        engine = build_engine(tiny.adamw, Run(sharding=f"zero{stage}"), cut, ranks)
+        source = DigitsSource("test")
+        source.images, source.targets = source.images[:103], source.targets[:103]
+        found[stage] = evaluate(engine.predict, source, 10, ranks).as_json()
+    if ranks.rank == 0:
+        (folder / f"counts_{ranks.world}.json").write_text(json.dumps(found))
+
+
+def not_finite(ranks: Ranks, folder: Path) -> None:
+    """An infinite gradient on the last rank alone: every rank stops, no weight has changed."""
+    from bigvit.data.loader import train_batches
+
+    found: dict[str, object] = {}
+    for recipe in (tiny.adamw, tiny.bf16):
+        for stage in STAGES:
+            cut = tiny.cut(recipe, ranks.world)
+            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
+            source = DigitsSource("train")
+            batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, engine.task.draws)
+            engine.update(next(batches), 1e-3)
+            before = [part.view.clone() for part in engine.slices()]
+            hook = None
+            if ranks.rank == ranks.world - 1:
+                scale = engine.task.model.blocks[1].ls1
+                hook = scale.register_forward_hook(_blow_up)
+            try:
+                engine.update(next(batches), 1e-3)
+                outcome = "went on"
+            except NotFinite as error:
+                outcome = str(error)
+            after = [part.view for part in engine.slices()]
+            same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+            unchanged = not ranks.agree(not same)
+            found[f"{recipe.precision} {stage}"] = [outcome, unchanged]
+            if hook is not None:
+                hook.remove()
+    if ranks.rank == 0:
+        (folder / "not_finite.json").write_text(json.dumps(found))
+
+
+def _blow_up(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+    """The same output, with an infinite gradient."""
+    return _Infinite.apply(output)  # pyright: ignore[reportReturnType]
+
+
+class _Infinite(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # pyright: ignore
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:  # pyright: ignore
+        return torch.full_like(gradient, float("inf"))
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (
+        whole,
+        first_half,
+        second_half,
+        half_precision,
+        half_precision_halves,
+        other_world,
+        counts,
+        not_finite,
+    )
+}
+
+
+def main(args: Sequence[str]) -> None:
+    folder, *names = [arg for arg in args if not arg.startswith("--local_rank")]
+    ranks = join_ranks(Run(), timedelta(minutes=3))
+    for name in names:
+        SCENARIOS[name](ranks, Path(folder))
+    leave()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,76 @@
+"""In float32 every stage gives the same weights as `single` on the same global batches.
+
+Sums in another order differ by rounding, and Adam magnifies that where the true gradient is zero.
+So the yardstick is what `single` itself shows over five other orders of summation, measured once
+(`yardstick` prints it again) and stated here; ten times that is allowed. Wrong variants lie more
+than a hundred times above it.
+"""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+from reference import distance, train_single, trained
+
+from bigvit.recipe import Recipe
+
+# largest of five orders, torch 2.14.1 on an x86-64 CPU: AdamW 3.5e-7, LAMB 1.0e-6
+YARDSTICK = {"adamw": 3.5e-7, "lamb": 1.0e-6}
+ALLOWED = 10
+
+
+@pytest.fixture(scope="session")
+def reference():
+    recipes = {"adamw": tiny.adamw, "lamb": tiny.lamb}
+    return {name: train_single(recipe)[0] for name, recipe in recipes.items()}
+
+
+def test_the_yardstick_is_what_other_orders_of_summation_show(reference):
+    for name, recipe in (("adamw", tiny.adamw), ("lamb", tiny.lamb)):
+        seen = [distance(train_single(recipe, order)[0], reference[name]) for order in (0, 1)]
+        print(name, seen)
+        assert 0 < max(seen) <= 2 * YARDSTICK[name]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_stage_equals_single(stage, two_ranks, reference):
+    found = distance(trained(two_ranks / f"whole_{stage}"), reference["adamw"])
+    print(f"stage {stage}: {found:.2e}, {found / YARDSTICK['adamw']:.2f} yardsticks")
+    assert found <= ALLOWED * YARDSTICK["adamw"]
+
+
+def test_lamb_at_stage_0_equals_single(two_ranks, reference):
+    found = distance(trained(two_ranks / "whole_lamb"), reference["lamb"])
+    print(f"LAMB: {found:.2e}, {found / YARDSTICK['lamb']:.2f} yardsticks")
+    assert found <= ALLOWED * YARDSTICK["lamb"]
+
+
+def test_another_world_size_and_stage_equals_single(three_ranks, reference):
+    found = distance(trained(three_ranks / "halves_elsewhere"), reference["adamw"])
+    print(f"two ranks at stage 1, then three at stage 3: {found:.2e}")
+    assert found <= ALLOWED * YARDSTICK["adamw"]
+
+
+def _wrong() -> dict[str, Recipe]:
+    recipe = tiny.adamw
+    rate = replace(recipe.model.drop_path, rate=0.25)
+    return {
+        "no clipping": replace(recipe, clip_norm=None),
+        "a tenth more decay": replace(recipe, optim=replace(recipe.optim, weight_decay=0.11)),
+        "another rate": replace(recipe, model=replace(recipe.model, drop_path=rate)),
+        "lr 0.1 % higher": replace(recipe, optim=replace(recipe.optim, lr=3.003e-3)),
+    }
+
+
+@pytest.mark.parametrize("what", _wrong())
+def test_a_wrong_variant_lies_far_away(what, reference):
+    found = distance(train_single(_wrong()[what])[0], reference["adamw"])
+    print(f"{what}: {found / YARDSTICK['adamw']:.0f} yardsticks")
+    assert found > 100 * YARDSTICK["adamw"]
+
+
+def test_bf16_is_identical_at_stages_1_and_2_and_close_at_the_others(two_ranks):
+    weights = {stage: trained(two_ranks / f"bf16_{stage}") for stage in (0, 1, 2, 3)}
+    assert distance(weights[1], weights[2]) == 0
+    for stage in (0, 3):
+        assert distance(weights[stage], weights[1]) < 2e-2

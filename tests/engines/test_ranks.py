@@ -1,0 +1,39 @@
+"""What several ranks agree on: counts of an evaluation, and that a gradient is not finite."""
+
+import json
+from dataclasses import replace
+
+import tiny
+import torch
+
+from bigvit.data.sources import DigitsSource
+from bigvit.engines.ranks import alone
+from bigvit.evaluate import evaluate
+from bigvit.task import Task
+
+
+def test_evaluation_counts_every_image_once_on_1_2_and_3_ranks(two_ranks, three_ranks):
+    task = Task(tiny.adamw)
+    task.init_weights()
+    source = DigitsSource("test")
+    source.images, source.targets = source.images[:103], source.targets[:103]
+    with torch.no_grad():
+        alone_ = evaluate(task.predict, source, 10, alone()).as_json()
+    assert alone_["images"] == 103 and 0 < alone_["top1_correct"] < 103
+    for world in (2, 3):
+        found = json.loads((two_ranks / f"counts_{world}.json").read_text())
+        assert found == {"0": alone_, "3": alone_}
+
+
+def test_an_infinite_gradient_on_one_rank_stops_all_before_it_is_applied(two_ranks):
+    found = json.loads((two_ranks / "not_finite.json").read_text())
+    assert len(found) == 8  # fp32 and bf16, four stages
+    for where, (message, unchanged) in found.items():
+        assert "gradient norm is not finite" in message, where
+        assert unchanged, where
+
+
+def test_the_recipe_of_these_tests_clips_and_drops():
+    assert tiny.adamw.model.drop_path.grouped and tiny.adamw.clip_norm is not None
+    assert tiny.cut(tiny.adamw, 2).accumulation == 3
+    assert replace(tiny.adamw, precision="bf16") == tiny.bf16

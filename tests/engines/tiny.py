@@ -1,0 +1,52 @@
+"""A small recipe with everything on that could go wrong between engines: uneven sizes, decay
+groups, clipping, samples dropped by groups, accumulation, and an epoch that ends midway."""
+
+from dataclasses import replace
+
+from bigvit.recipe import (
+    AdamW,
+    Cosine,
+    CrossEntropy,
+    Digits,
+    Lamb,
+    Layout,
+    Recipe,
+    Shift,
+    StochasticDepth,
+    ViT,
+    layout,
+)
+
+UPDATES = 20
+STOP = 7  # in mid-epoch: an epoch has ten updates
+MICRO_BATCH = 24  # three accumulation steps on two ranks
+
+adamw = Recipe(
+    source="a test",
+    model=ViT(
+        patch_size=2,
+        embed_dim=36,  # 36 * 36 divides over neither 5 nor 7, the vectors not over 8
+        depth=3,
+        num_heads=3,
+        mlp_ratio=2.5,
+        layer_scale=0.1,
+        drop_path=StochasticDepth(rate=0.3, group=8),
+        in_chans=1,
+        num_classes=10,
+    ),
+    data=Digits(image_size=8, augment=Shift(1), repeats=1, mean=(0.305,), std=(0.376,)),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    optim=AdamW(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
+    clip_norm=0.5,  # always smaller than the norm
+    schedule=Cosine(epochs=2, warmup_epochs=1, warmup_lr=1e-4, min_lr=1e-5),
+    batch_size=144,
+    precision="fp32",
+    seed=1,
+)
+lamb = replace(adamw, optim=Lamb(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1))
+bf16 = replace(adamw, precision="bf16")
+
+
+def cut(recipe: Recipe, world: int) -> Layout:
+    """The recipe's batch in micro-batches of the same images, whatever the number of ranks."""
+    return layout(recipe, world, MICRO_BATCH)

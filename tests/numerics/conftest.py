@@ -1,0 +1,35 @@
+"""A small ViT on real digits, and its micro-batches."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from bigvit.data.loader import train_batches
+from bigvit.data.sources import open_source
+from bigvit.recipe import Recipe, StochasticDepth, layout
+from bigvit.recipe.find import find_recipe
+from bigvit.task import Batch, Task
+
+Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
+
+
+@pytest.fixture
+def tiny() -> Recipe:
+    """Two blocks of width 16; one sample of four is dropped in every branch."""
+    _, recipe = find_recipe("digits_vit")
+    drop = StochasticDepth(rate=0.25, group=4)
+    model = replace(recipe.model, embed_dim=16, depth=2, num_heads=2, drop_path=drop)
+    return replace(recipe, model=model, batch_size=24)
+
+
+@pytest.fixture
+def batches() -> Batches:
+    """(recipe, parts) -> the recipe's global batches, each cut into so many micro-batches."""
+
+    def make(recipe: Recipe, parts: int) -> Iterator[list[Batch]]:
+        cut = layout(recipe, 1, recipe.batch_size // parts)
+        source = open_source(recipe.data, "train")
+        return train_batches(source, recipe, cut, 0, 0, 0, Task(recipe).draws)
+
+    return make

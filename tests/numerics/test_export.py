@@ -1,0 +1,131 @@
+"""An exported folder is a model that timm loads, with our logits."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor
+
+from bigvit import models
+from bigvit.checkpoint.save import save
+from bigvit.data.loader import test_batches as all_test_images
+from bigvit.data.sources import open_source
+from bigvit.engines.ranks import Ranks
+from bigvit.engines.single import SingleEngine
+from bigvit.export import export, timm_config
+from bigvit.recipe import StochasticDepth, ViT
+from bigvit.recipe.find import find_recipe
+from bigvit.recipe.recipe import Recipe
+from bigvit.recipe.store import to_json
+from bigvit.task import Batch, Task
+
+Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
+
+
+def trained(recipe: Recipe, batches: Batches) -> SingleEngine:
+    """Three updates, at a rate that moves every weight well away from its start."""
+
+    def build() -> Task:
+        task = Task(recipe)
+        task.init_weights()
+        return task
+
+    engine = SingleEngine(build, recipe, Ranks(0, 1, torch.device("cpu"), None))
+    for micro in islice(batches(recipe, 1), 3):
+        engine.update(micro, lr=0.02)
+    return engine
+
+
+def digits() -> Batch:
+    return next(all_test_images(open_source(find_recipe("digits_vit")[1].data, "test"), 64, 0, 1))
+
+
+def timm_logits(folder: Path, images: Tensor) -> Tensor:
+    """As a stranger computes them: everything is in the folder."""
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    config: Any = model.pretrained_cfg
+    mean, std = (torch.tensor(config[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
+    with torch.no_grad():
+        return model((images.float() / 255 - mean) / std)
+
+
+@pytest.mark.parametrize("width", [16, 48])
+def test_timm_computes_our_logits_on_digits(
+    tiny: Recipe, batches: Batches, tmp_path: Path, width: int
+):
+    recipe = replace(tiny, model=replace(tiny.model, embed_dim=width))
+    engine, batch = trained(recipe, batches), digits()
+    checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(recipe), keep=1)
+    folder = export(checkpoint, tmp_path / "export")
+    ours = engine.predict(batch)
+    assert ours.std() > 0.05
+    torch.testing.assert_close(timm_logits(folder, batch.images), ours, rtol=0, atol=1e-6)
+
+
+def test_bf16_is_exported_from_its_float32_masters(tiny: Recipe, batches: Batches, tmp_path: Path):
+    recipe = replace(tiny, precision="bf16")
+    engine, batch = trained(recipe, batches), digits()
+    checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(recipe), keep=1)
+    folder = export(checkpoint, tmp_path / "export")
+    masters = {part.name: part for part in engine.slices() if part.kind == "weight"}
+    exact = Task(recipe)
+    exact.load_state_dict({name: p.view.view(p.shape) for name, p in masters.items()})
+    with torch.no_grad():
+        ours = exact.predict(batch)
+    assert (ours - engine.predict(batch).float()).abs().max() > 1e-4
+    torch.testing.assert_close(timm_logits(folder, batch.images), ours, rtol=0, atol=1e-6)
+
+
+def test_a_second_export_replaces_the_first(tiny: Recipe, batches: Batches, tmp_path: Path):
+    engine = trained(tiny, batches)
+    checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(tiny), keep=1)
+    folder = export(checkpoint, tmp_path / "export")
+    (folder / "stale").touch()
+    export(checkpoint, folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "export"]
+
+
+def test_config_names_the_classes_and_how_images_become_inputs(
+    tiny: Recipe, batches: Batches, tmp_path: Path
+):
+    engine = trained(tiny, batches)
+    checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(tiny), keep=1)
+    folder = export(checkpoint, tmp_path / "export")
+    config = json.loads((folder / "config.json").read_text())["pretrained_cfg"]
+    assert config["label_names"] == [str(digit) for digit in range(10)]
+    assert config["input_size"] == [1, 8, 8]
+    assert (config["mean"], config["std"]) == ([0.305], [0.376])
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    loaded: Any = model.pretrained_cfg
+    assert loaded["label_names"] == config["label_names"]
+    data = timm.data.resolve_model_data_config(model)
+    assert (data["input_size"], data["mean"], data["crop_pct"]) == ((1, 8, 8), (0.305,), 1.0)
+
+
+WIDTHS = {384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16, 1408: 16}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_config_alone_makes_the_model_of_an_imagenet_recipe(width: int):
+    _, recipe = find_recipe("deit3_h14_in1k_126")
+    drop = StochasticDepth(rate=0.0, group=8)
+    model = ViT(14, width, 1, WIDTHS[width], 4.0, 1e-4, drop, 3, 1000)
+    config = timm_config(replace(recipe, model=model))
+    ours = models.build(model, 126)
+    ours.init_weights(seed=0)
+    theirs = timm.create_model(config["architecture"], num_classes=1000, **config["model_args"])
+    theirs.load_state_dict(ours.state_dict())
+    images = torch.randn(2, 3, 126, 126, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            theirs.eval()(images), ours(images, {}).logits, rtol=0, atol=1e-6
+        )
+    assert config["pretrained_cfg"]["input_size"] == [3, 126, 126]
+    assert config["pretrained_cfg"]["mean"] == [0.485, 0.456, 0.406]

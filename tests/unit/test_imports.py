@@ -1,0 +1,169 @@
+"""Imports point one way, as the architecture says; read from the source, nothing is run."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(
+    path
+    for folder in ("bigvit", "recipes", "ds_configs", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+    if not path.relative_to(ROOT).as_posix().startswith(("bigvit/recipes", "bigvit/ds_configs"))
+)
+
+
+def name_of(path: Path) -> str:
+    """A file as the tests speak of it: models/vit.py, recipes/digits.py, ..."""
+    name = path.relative_to(ROOT).as_posix()
+    return name.removeprefix("bigvit/")
+
+
+SOURCES = {name_of(path): path.read_text() for path in FILES}
+
+
+def is_module(name: str) -> bool:
+    place = ROOT / Path(*name.split("."))
+    return place.with_suffix(".py").is_file() or place.is_dir()
+
+
+def imports_of(text: str) -> Iterator[str]:
+    """Every module that a source imports, anywhere in it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "imports are written in full"
+            for alias in node.names:
+                below = f"{node.module}.{alias.name}"
+                ours = node.module.split(".")[0] == "bigvit"
+                yield below if ours and is_module(below) else node.module
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+            yield ast.unparse(node.args[0]).lstrip("f").strip("'").split(".{")[0]
+
+
+IMPORTS = {name: sorted(set(imports_of(text))) for name, text in SOURCES.items()}
+
+
+def within(module: str, *packages: str) -> bool:
+    return any(module == p or module.startswith(f"{p}.") for p in packages)
+
+
+def below(*folders: str) -> list[str]:
+    names = [name for name in IMPORTS if name.startswith(tuple(f"{f}/" for f in folders))]
+    assert names, f"{folders} hold nothing"
+    return names
+
+
+def of_ours(name: str) -> list[str]:
+    return [module for module in IMPORTS[name] if within(module, "bigvit")]
+
+
+def test_the_source_is_read() -> None:
+    assert len(IMPORTS) > 40
+    assert "bigvit.layers.attention" in IMPORTS["models/vit.py"]
+    assert "bigvit.random" in IMPORTS["data/augment.py"]
+    assert "bigvit.recipes" in IMPORTS["recipe/find.py"]
+    assert "deepspeed" in IMPORTS["engines/ranks.py"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [
+        ("layers", ("layers", "recipe", "random")),
+        ("models", ("layers", "models", "recipe", "random")),
+        ("objectives", ("objectives", "models.output", "layers", "recipe", "random")),
+        ("optim", ("optim", "recipe")),
+        ("data", ("data", "recipe", "random", "task")),
+        ("engines", ("engines", "optim", "recipe", "task", "ds_configs")),
+        ("checkpoint", ("checkpoint", "engines.engine", "recipe")),
+    ],
+)
+def test_a_folder_imports_only_what_lies_below_it(folder: str, allowed: tuple[str, ...]) -> None:
+    packages = [f"bigvit.{name}" for name in allowed]
+    for name in below(folder):
+        assert [module for module in of_ours(name) if not within(module, *packages)] == [], name
+
+
+def test_recipes_import_nothing_but_bigvit_recipe() -> None:
+    for name in below("recipes"):
+        assert set(IMPORTS[name]) <= {"bigvit.recipe"}, name
+
+
+def test_bigvit_recipe_imports_nothing_of_bigvit_but_itself() -> None:
+    for name in below("recipe"):
+        allowed = ["bigvit.recipe", *(["bigvit.recipes"] if name == "recipe/find.py" else [])]
+        assert [module for module in of_ours(name) if not within(module, *allowed)] == [], name
+
+
+def test_what_is_checked_before_torch_does_not_import_it() -> None:
+    light = {
+        "cli.py",
+        "random.py",
+        "__init__.py",
+        "checkpoint/files.py",
+        "checkpoint/folder.py",
+        "checkpoint/manifest.py",
+        "data/check.py",
+        "engines/sharding.py",
+        *below("recipe", "recipes", "ds_configs"),
+    }
+    for name in light:
+        heavy = ("torch", "torchvision", "deepspeed", "timm", "safetensors")
+        assert [module for module in IMPORTS[name] if within(module, *heavy)] == [], name
+
+
+def test_task_imports_models_objectives_and_recipes_only() -> None:
+    assert set(of_ours("task.py")) == {"bigvit.models", "bigvit.objectives", "bigvit.recipe"}
+
+
+def test_engines_never_import_models() -> None:
+    for name in below("engines"):
+        assert [m for m in IMPORTS[name] if within(m, "bigvit.models", "bigvit.layers")] == [], name
+
+
+def test_the_loop_knows_no_model_loss_or_engine_by_name() -> None:
+    named = ("bigvit.models", "bigvit.layers", "bigvit.objectives", "bigvit.optim")
+    engines = ("bigvit.engines.single", "bigvit.engines.deepspeed", "deepspeed")
+    for name in ("loop.py", "train.py", "progress.py", "evaluate.py"):
+        assert [m for m in IMPORTS[name] if within(m, *named, *engines)] == [], name
+
+
+def test_deepspeed_is_imported_by_its_engine_and_by_joining_ranks_only() -> None:
+    found = {
+        name for name, modules in IMPORTS.items() if any(within(m, "deepspeed") for m in modules)
+    }
+    assert found == {"engines/deepspeed.py", "engines/deepspeed_inside.py", "engines/ranks.py"}
+
+
+def test_only_scripts_start_training() -> None:
+    starters = {
+        n for n, modules in IMPORTS.items() if any(within(m, "bigvit.train") for m in modules)
+    }
+    assert starters == {"scripts/train.py"}
+
+
+def test_nothing_is_pickled() -> None:
+    for name, modules in IMPORTS.items():
+        picklers = ("pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve")
+        assert [m for m in modules if within(m, *picklers)] == [], name
+
+
+def unsafe_loads(text: str) -> list[str]:
+    """Calls of torch.load that do not say weights_only=True, and those of torch.save."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(call)
+        for call in calls
+        if ast.unparse(call.func) in ("torch.load", "torch.save", "torch.serialization.load")
+        and not any(ast.unparse(keyword) == "weights_only=True" for keyword in call.keywords)
+    ]
+
+
+def test_torch_load_is_only_called_with_weights_only() -> None:
+    assert unsafe_loads("torch.load(path)\ntorch.load(path, weights_only=False)\n") != []
+    assert unsafe_loads("torch.load(path, weights_only=True)\n") == []
+    for name, text in SOURCES.items():
+        assert unsafe_loads(text) == [], name

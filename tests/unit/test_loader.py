@@ -1,0 +1,207 @@
+"""Batches over the real digits: the same for any number of workers and ranks, from any number."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from bigvit.data import loader
+from bigvit.data.augment import apply, draw
+from bigvit.data.sources import DigitsSource, open_source
+from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, layout
+from bigvit.recipes.digits import digits_vit
+from bigvit.task import Batch, Task
+
+assert isinstance(digits_vit.data, Digits)
+RECIPE = replace(
+    digits_vit,
+    model=replace(
+        digits_vit.model,
+        embed_dim=16,
+        depth=1,
+        num_heads=2,
+        drop_path=StochasticDepth(rate=0.5, group=8),
+    ),
+    data=replace(digits_vit.data, augment=Shift(pixels=1), repeats=3),
+    schedule=replace(digits_vit.schedule, epochs=2),
+    batch_size=480,
+)
+"""Three updates an epoch, six in all."""
+
+OVERSUBSCRIBED = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+FIELDS = ("images", "targets", "ids", "slots", "valid")
+
+
+def batches(
+    recipe: Recipe = RECIPE,
+    world: int = 1,
+    rank: int = 0,
+    micro: int | None = 40,
+    workers: int = 0,
+    first: int = 0,
+) -> list[list[Batch]]:
+    source, cut = open_source(recipe.data, "train"), layout(recipe, world, micro)
+    draws = Task(recipe).draws
+    return list(loader.train_batches(source, recipe, cut, rank, workers, first, draws))
+
+
+@pytest.fixture(scope="module")
+def straight() -> list[list[Batch]]:
+    """The whole training of one rank, without workers."""
+    return batches()
+
+
+def joined(parts: list[Batch]) -> dict[str, torch.Tensor]:
+    """Micro-batches as one: their tensors one behind the other."""
+    whole = {name: torch.cat([getattr(part, name) for part in parts]) for name in FIELDS}
+    return whole | {"drop_path": torch.cat([part.draws["drop_path"] for part in parts], dim=1)}
+
+
+def same(a: list[list[Batch]], b: list[list[Batch]]) -> bool:
+    """Whether two streams of micro-batches hold the same."""
+    if [len(micro) for micro in a] != [len(micro) for micro in b]:
+        return False
+    pairs = [pair for pairs in zip(a, b, strict=True) for pair in zip(*pairs, strict=True)]
+    return all(
+        (one.number, one.micro, set(one.draws)) == (other.number, other.micro, set(other.draws))
+        and all(torch.equal(getattr(one, name), getattr(other, name)) for name in FIELDS)
+        and all(torch.equal(one.draws[name], other.draws[name]) for name in one.draws)
+        for one, other in pairs
+    )
+
+
+@OVERSUBSCRIBED
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_do_not_depend_on_the_number_of_workers(
+    straight: list[list[Batch]], workers: int
+) -> None:
+    assert len(straight) == RECIPE.updates == 6
+    assert same(batches(workers=workers), straight)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("micro", [8, None])
+def test_the_ranks_pieces_make_up_the_same_global_batch(
+    straight: list[list[Batch]], world: int, micro: int | None
+) -> None:
+    ranks = [batches(world=world, rank=rank, micro=micro) for rank in range(world)]
+    for number in range(RECIPE.updates):
+        pieces = [piece for rank in ranks for piece in rank[number]]
+        assert {piece.number for piece in pieces} == {number}
+        wanted, found = joined(straight[number]), joined(pieces)
+        assert set(found) == {*FIELDS, "drop_path"}
+        assert all(torch.equal(found[name], wanted[name]) for name in found)
+
+
+def test_micro_batches_are_counted_on_every_rank() -> None:
+    for rank in (0, 1):
+        for number, micro in enumerate(batches(world=2, rank=rank)):
+            assert [(b.number, b.micro) for b in micro] == [(number, m) for m in range(6)]
+
+
+@OVERSUBSCRIBED
+@pytest.mark.parametrize(("first", "workers"), [(1, 0), (3, 0), (5, 1), (6, 0)])
+def test_starting_at_a_later_batch_equals_skipping(
+    straight: list[list[Batch]], first: int, workers: int
+) -> None:
+    assert same(batches(first=first, workers=workers), straight[first:])
+
+
+def test_every_image_is_the_sources_varied_as_its_place_says() -> None:
+    source, recipe = open_source(RECIPE.data, "train"), replace(RECIPE, seed=5)
+    changed = 0
+    for number, (batch,) in enumerate(batches(recipe, micro=None)[2:5], start=2):
+        epoch = number // recipe.updates_per_epoch
+        for image, target, id, slot in zip(
+            batch.images, batch.targets, batch.ids.tolist(), batch.slots.tolist(), strict=True
+        ):
+            drawn = draw(recipe.data, recipe.seed, epoch, slot)
+            assert np.array_equal(image.numpy(), apply(source.image(id), drawn))
+            assert target == source.target(id)
+            changed += not np.array_equal(image.numpy(), source.image(id))
+    assert changed > 1000  # 8 of 9 shifts move something
+
+
+def test_copies_of_an_image_are_varied_differently(straight: list[list[Batch]]) -> None:
+    copies: dict[int, list[bytes]] = {}
+    for batch in straight[0]:
+        for image, id in zip(batch.images, batch.ids.tolist(), strict=True):
+            copies.setdefault(id, []).append(image.numpy().tobytes())
+    assert max(map(len, copies.values())) == 3
+    assert sum(len(set(images)) > 1 for images in copies.values()) > 100
+
+
+def test_without_augmentation_images_are_the_sources() -> None:
+    source = open_source(digits_vit.data, "train")
+    recipe = replace(RECIPE, data=digits_vit.data)
+    for (batch,) in batches(recipe, micro=None)[::2]:
+        for image, id in zip(batch.images, batch.ids.tolist(), strict=True):
+            assert np.array_equal(image.numpy(), source.image(id))
+
+
+def test_training_batches_have_the_types_that_a_task_takes(
+    straight: list[list[Batch]],
+) -> None:
+    batch = straight[0][0]
+    assert (batch.images.dtype, batch.images.shape) == (torch.uint8, (40, 1, 8, 8))
+    assert {batch.targets.dtype, batch.ids.dtype, batch.slots.dtype} == {torch.int64}
+    assert batch.valid.dtype == torch.bool and bool(batch.valid.all())
+    assert batch.draws["drop_path"].shape == (2, 40)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [1, 64, 300, 512])
+def test_evaluation_covers_every_image_once_in_as_many_steps_on_every_rank(
+    world: int, size: int
+) -> None:
+    source = open_source(digits_vit.data, "test")
+    ranks = [list(loader.test_batches(source, size, rank, world)) for rank in range(world)]
+    assert len({len(rank) for rank in ranks}) == 1
+    seen: list[int] = []
+    for rank in ranks:
+        for batch in rank:
+            assert len(batch.images) == len(batch.targets) == len(batch.valid) == size
+            seen.extend(batch.ids[batch.valid].tolist())
+            for image, target, id in zip(batch.images, batch.targets, batch.ids, strict=True):
+                assert np.array_equal(image.numpy(), source.image(int(id)))
+                assert target == source.target(int(id))
+    assert sorted(seen) == list(range(len(source)))
+    assert batch_order_is_ascending(ranks)
+
+
+def batch_order_is_ascending(ranks: list[list[Batch]]) -> bool:
+    """Whether the real images of all ranks stand in the source's order."""
+    ids = [id for rank in ranks for batch in rank for id in batch.ids[batch.valid].tolist()]
+    return all(a < b for a, b in pairwise(ids))
+
+
+def test_the_digits_are_split_as_their_docstring_says() -> None:
+    from sklearn.datasets import load_digits
+
+    scans = load_digits()  # pyright: ignore[reportUnknownVariableType]
+    images, targets = np.asarray(scans.images), np.asarray(scans.target)  # pyright: ignore
+    train, test = DigitsSource("train"), DigitsSource("test")
+    assert (len(train), len(test)) == (1497, 300)
+    assert len(train) == digits_vit.data.train_images
+    assert train.classes == test.classes == [str(n) for n in range(10)]
+    places = {"train": [i for i in range(1797) if i % 6], "test": list(range(0, 1797, 6))}
+    assert sorted(places["train"] + places["test"]) == list(range(1797))
+    for source, split in ((train, "train"), (test, "test")):
+        for index, place in enumerate(places[split]):
+            image = source.image(index)
+            assert (image.shape, image.dtype) == ((1, 8, 8), np.uint8)
+            assert np.array_equal(np.round(image[0] * (16 / 255)), images[place])
+            assert source.target(index) == targets[place]
+    assert train.images.max() == test.images.max() == 255
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks_here", "wanted"), [(0, "1", 0), (5, "1", 5), (None, "64", 0)]
+)
+def test_workers_are_as_asked_or_what_the_cores_allow(
+    asked: int | None, ranks_here: str, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_here)
+    assert loader.workers_for(asked) == wanted

@@ -1,0 +1,331 @@
+"""The command line of a training: what it sets, and what it refuses by name."""
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bigvit.recipe import Recipe, Run, StochasticDepth
+from bigvit.recipe.check import check_recipe, leaves
+from bigvit.recipe.find import all_recipes
+from bigvit.recipe.parse import parse
+from bigvit.recipes.deit3 import deit3_h14_in1k_126
+from bigvit.recipes.digits import digits_vit
+
+OWN = """
+from dataclasses import replace
+from bigvit.recipes import digits
+
+mine = replace(digits.digits_vit, seed=7)
+"""
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """What a refused command line says, on one line."""
+    try:
+        parse(args)
+    except ValueError as error:
+        return str(error)
+    except SystemExit as done:
+        assert done.code == 2
+        return " ".join(capsys.readouterr().err.replace("│", " ").split())
+    raise AssertionError(f"{args} was accepted")
+
+
+@pytest.mark.parametrize(
+    ("args", "path", "value"),
+    [
+        ("--optim.lr 1e-3", "optim.lr", 1e-3),
+        ("--optim.lr=1e-3", "optim.lr", 1e-3),
+        ("--optim.betas 0.8 0.99", "optim.betas", (0.8, 0.99)),
+        ("--model.embed-dim 32", "model.embed_dim", 32),
+        ("--model.drop-path.rate 0.2", "model.drop_path.rate", 0.2),
+        ("--data.mean 0.5", "data.mean", (0.5,)),
+        ("--data.repeats 2", "data.repeats", 2),
+        ("--objectives.0.smoothing 0", "objectives.0.smoothing", 0.0),
+        ("--schedule.epochs 3", "schedule.epochs", 3),
+        ("--clip-norm None", "clip_norm", None),
+        ("--clip-norm 2", "clip_norm", 2.0),
+        ("--batch-size 32", "batch_size", 32),
+        ("--precision bf16", "precision", "bf16"),
+        ("--seed 5", "seed", 5),
+    ],
+)
+def test_a_recipe_override_changes_its_field_and_no_other(
+    args: str, path: str, value: object
+) -> None:
+    command = parse(["digits_vit", *args.split()])
+    wanted = {**dict(leaves(digits_vit)), path: value}
+    assert dict(leaves(command.recipe)) == wanted
+    assert type(dict(leaves(command.recipe))[path]) is type(value)
+    assert command.run == Run()
+    assert command.overrides == tuple(args.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "changed"),
+    [
+        ("--run-dir a/b", {"run_dir": Path("a/b")}),
+        ("--data-root a", {"data_root": Path("a")}),
+        ("--resume auto", {"resume": "auto"}),
+        ("--engine single", {"engine": "single"}),
+        ("--sharding zero3", {"sharding": "zero3"}),
+        ("--micro-batch 4", {"micro_batch": 4}),
+        ("--workers 0", {"workers": 0}),
+        ("--log-every 2", {"log_every": 2}),
+        ("--evaluate-every 3", {"evaluate_every": 3}),
+        ("--checkpoint-every 4", {"checkpoint_every": 4}),
+        ("--keep 5", {"keep": 5}),
+        ("--stop-after 6", {"stop_after": 6}),
+    ],
+)
+def test_a_run_option_changes_its_field_and_no_other(args: str, changed: dict[str, Any]) -> None:
+    command = parse(["digits_vit", *args.split()])
+    assert command.run == replace(Run(), **changed)
+    assert command.recipe == digits_vit
+
+
+def test_no_overrides_give_the_recipe_itself() -> None:
+    command = parse(["digits_vit"])
+    assert (command.name, command.recipe, command.run) == ("digits_vit", digits_vit, Run())
+
+
+def test_the_launchers_local_rank_is_dropped_wherever_it_stands() -> None:
+    plain = parse(["digits_vit", "--seed", "3"])
+    assert parse(["--local_rank=3", "digits_vit", "--seed", "3"]) == plain
+    assert parse(["digits_vit", "--seed", "3", "--local_rank=0"]) == plain
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = refusal(capsys, "digits_vti")
+    assert "'digits_vti'" in said and "the nearest are digits_vit" in said
+    assert "bigvit list" in refusal(capsys, "zzzz")
+
+
+def test_a_command_line_without_a_recipe_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "usage" in refusal(capsys, "--seed", "3")
+    with pytest.raises(SystemExit) as ended:
+        parse([])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ("--optim.lrr 1", "Unrecognized options: --optim.lrr, 1"),
+        ("--optim.lrr 1", "Perhaps you meant: --optim.lr FLOAT"),
+        ("--batch-sizes 3", "Perhaps you meant: --batch-size INT"),
+        ("--shardin zero1", "Perhaps you meant: --sharding STR"),
+        ("--optim.lr x", "--optim.lr: could not convert string to float: 'x'"),
+        ("--optim.betas 0.9", "'--optim.betas'. Expected 2 values"),
+        ("--batch-size 1.5", "--batch-size"),
+        ("--precision fp16", "'--precision'. Expected one of ('fp32', 'bf16')"),
+        ("--engine x", "'--engine'"),
+        ("--micro-batch x", "--micro-batch"),
+        ("more", "more"),
+    ],
+)
+def test_an_unknown_or_ill_typed_option_is_refused_by_name(
+    args: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(capsys, "digits_vit", *args.split())
+    assert named in said
+
+
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [
+        ("--optim.lr nan", "optim.lr"),
+        ("--optim.lr inf", "optim.lr"),
+        ("--optim.lr=-inf", "optim.lr"),
+        ("--optim.betas 0.9 nan", "optim.betas"),
+        ("--clip-norm inf", "clip_norm"),
+        ("--clip-norm nan", "clip_norm"),
+        ("--data.mean nan", "data.mean"),
+        ("--model.mlp-ratio inf", "model.mlp_ratio"),
+        ("--model.drop-path.rate nan", "model.drop_path.rate"),
+        ("--objectives.0.weight nan", "objectives.0.weight"),
+        ("--schedule.min-lr inf", "schedule.min_lr"),
+        ("--optim.lr=-1e-3", "optim.lr"),
+        ("--optim.lr 0", "optim.lr"),
+        ("--optim.eps 0", "optim.eps"),
+        ("--optim.weight-decay=-0.1", "optim.weight_decay"),
+        ("--optim.betas 0.9 1.0", "optim.betas"),
+        ("--clip-norm 0", "clip_norm"),
+        ("--model.patch-size 3", "model.patch_size"),
+        ("--model.patch-size 0", "model.patch_size"),
+        ("--model.embed-dim 0", "model.embed_dim"),
+        ("--model.depth 0", "model.depth"),
+        ("--model.num-heads 0", "model.num_heads"),
+        ("--model.num-heads 5", "model.num_heads"),
+        ("--model.num-classes 9", "model.num_classes"),
+        ("--model.in-chans 3", "model.in_chans"),
+        ("--model.mlp-ratio 0", "model.mlp_ratio"),
+        ("--model.drop-path.rate 1", "model.drop_path.rate"),
+        ("--model.drop-path.rate=-0.1", "model.drop_path.rate"),
+        ("--model.drop-path.group 0", "model.drop_path.group"),
+        ("--model.drop-path.rate 0.95", "model.drop_path.rate"),
+        ("--data.image-size 0", "data.image_size"),
+        ("--data.image-size 16", "data.image_size"),
+        ("--data.repeats 0", "data.repeats"),
+        ("--data.mean 0.3 0.3", "data.mean"),
+        ("--data.std 0", "data.std"),
+        ("--objectives.0.smoothing 1", "objectives.0.smoothing"),
+        ("--objectives.0.weight=-1", "objectives.0.weight"),
+        ("--schedule.epochs 0", "schedule.epochs"),
+        ("--schedule.warmup-epochs 21", "schedule.warmup_epochs"),
+        ("--schedule.warmup-epochs=-1", "schedule.warmup_epochs"),
+        ("--schedule.warmup-lr=-1", "schedule.warmup_lr"),
+        ("--schedule.min-lr=-1", "schedule.min_lr"),
+        ("--batch-size 0", "batch_size"),
+        ("--batch-size 1498", "batch_size"),
+        ("--seed=-1", "seed"),
+        ("--micro-batch 0", "--micro-batch"),
+        ("--log-every 0", "--log-every"),
+        ("--evaluate-every 0", "--evaluate-every"),
+        ("--checkpoint-every 0", "--checkpoint-every"),
+        ("--keep 0", "--keep"),
+        ("--stop-after 0", "--stop-after"),
+        ("--workers=-1", "--workers"),
+    ],
+)
+def test_a_value_that_cannot_train_is_refused_by_its_fields_name(args: str, path: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse(["digits_vit", *args.split()])
+    assert path in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [
+        ("--objectives.0.smoothing 0.1", "objectives.0.smoothing"),
+        ("--objectives.0.threshold 1", "objectives.0.threshold"),
+        ("--data.crop.scale 0.5 0.2", "data.crop.scale"),
+        ("--data.crop.ratio 0 1", "data.crop.ratio"),
+        ("--data.flip 2", "data.flip"),
+        ("--data.test-crop-ratio 0", "data.test_crop_ratio"),
+        ("--data.augment.color-jitter=-1", "data.augment.color_jitter"),
+        ("--data.mix.mixup=-1", "data.mix.mixup"),
+        ("--data.mix.cutmix=-1", "data.mix.cutmix"),
+        ("--data.mix.switch 2", "data.mix.switch"),
+        ("--data.mix.group 1", "data.mix.group"),
+        ("--batch-size 16", "data.repeats"),
+    ],
+)
+def test_an_imagenet_value_that_cannot_train_is_refused_by_its_fields_name(
+    args: str, path: str
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse(["deit3_h14_in1k_126", *args.split()])
+    assert path in str(refused.value)
+
+
+def test_the_batch_offered_for_mixing_with_repeats_is_the_smallest_that_works() -> None:
+    with pytest.raises(ValueError, match="choose at least 24"):
+        check_recipe(replace(deit3_h14_in1k_126, batch_size=23))
+    check_recipe(replace(deit3_h14_in1k_126, batch_size=24))
+
+
+@pytest.mark.parametrize("rate", [0.8, 0.9, 0.95, 0.99])
+def test_the_group_offered_for_a_high_drop_rate_works(rate: float) -> None:
+    def with_group(group: int) -> Recipe:
+        drop = StochasticDepth(rate=rate, group=group)
+        return replace(digits_vit, model=replace(digits_vit.model, drop_path=drop))
+
+    with pytest.raises(ValueError, match="a group of at least") as refused:
+        check_recipe(with_group(4))
+    check_recipe(with_group(int(str(refused.value).rsplit(" ", 1)[1])))
+
+
+@pytest.mark.parametrize("name", all_recipes())
+def test_every_recipe_that_comes_with_bigvit_passes_the_checks(name: str) -> None:
+    check_recipe(all_recipes()[name])
+
+
+def shown_fields(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """What --help says of each option, on one line."""
+    monkeypatch.setenv("COLUMNS", "100")  # wider, tyro sets two columns
+    with pytest.raises(SystemExit) as ended:
+        parse([name, "--help"])
+    assert not ended.value.code
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    text = " ".join(" ".join(lines).split())
+    shown = {option.split(" ")[0]: option for option in text.split(" --")[1:]}
+    left_out = re.search(r"Left out here: (.*?);", text)
+    for part in left_out[1].split(", ") if left_out else ():
+        shown[part.split(" ")[0]] = part
+    return shown
+
+
+@pytest.mark.parametrize("name", ["digits_vit", "deit3_h14_in1k_126"])
+def test_help_lists_every_field_with_its_value(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = shown_fields(name, capsys, monkeypatch)
+    wanted = [*leaves(all_recipes()[name]), *leaves(Run())]
+    missing = {path for path, _ in wanted} - {option.replace("-", "_") for option in shown}
+    assert not missing
+    for path, value in wanted:
+        said = shown[path.replace("_", "-")].replace("'", "")
+        default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        assert f"(default: {default})" in said
+
+
+def test_help_without_a_recipe_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    assert ended.value.code == 0
+    assert "bigvit list" in capsys.readouterr().out
+
+
+def test_names_of_run_and_recipe_never_collide() -> None:
+    run, recipe = ({field.name for field in fields(kind)} for kind in (Run, Recipe))
+    assert run and recipe and not run & recipe
+
+
+def test_a_users_own_file_is_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    wanted = replace(digits_vit, seed=7)
+    command = parse([str(path)])
+    assert (command.name, command.recipe) == ("mine", wanted)
+    assert parse([f"{path}:mine"]).recipe == wanted
+    assert parse([str(path), "--batch-size", "8"]).recipe == replace(wanted, batch_size=8)
+
+
+def test_a_users_file_with_two_recipes_needs_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN + "other = replace(mine, seed=8)\n")
+    assert parse([f"{path}:other"]).recipe.seed == 8
+    with pytest.raises(ValueError, match="2 recipes .*mine, other.* say .*own.py:NAME"):
+        parse([str(path)])
+    with pytest.raises(ValueError, match="'othe' in .*own.py; the nearest are other"):
+        parse([f"{path}:othe"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("import nothing_like_this\n", "ModuleNotFoundError"),
+        ("1 / 0\n", "ZeroDivisionError"),
+        ("x = 1\n", "holds no recipe"),
+    ],
+)
+def test_a_users_file_that_gives_no_recipe_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said) as refused:
+        parse([str(path)])
+    assert str(path) in str(refused.value)
+
+
+def test_a_missing_users_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no recipe file .*absent.py"):
+        parse([str(tmp_path / "absent.py")])

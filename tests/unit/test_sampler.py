@@ -1,0 +1,102 @@
+"""The order of images: what an epoch holds, and how far copies of an image stand apart."""
+
+import numpy as np
+import pytest
+
+from bigvit.data.sampler import Sampler
+
+
+def epoch_of(sampler: Sampler, epoch: int) -> tuple[list[int], list[int]]:
+    """All (slots, ids) of an epoch, in the order of its batches."""
+    slots: list[int] = []
+    ids: list[int] = []
+    for within in range(sampler.batches_per_epoch):
+        said, some_slots, some_ids = sampler.batch(epoch * sampler.batches_per_epoch + within)
+        assert said == epoch
+        assert len(some_slots) == len(some_ids) == sampler.batch_size
+        slots.extend(some_slots.tolist())
+        ids.extend(some_ids.tolist())
+    return slots, ids
+
+
+@pytest.mark.parametrize("batch_size", range(1, 101))
+def test_an_epoch_of_100_images_uses_each_slot_once_at_any_batch_size(batch_size: int) -> None:
+    sampler = Sampler(100, 1, batch_size, 0)
+    used = 100 // batch_size * batch_size
+    for epoch in (0, 1):
+        slots, ids = epoch_of(sampler, epoch)
+        assert sorted(slots) == list(range(used))
+        assert len(set(ids)) == used
+        assert set(ids) <= set(range(100))
+
+
+def test_a_whole_epoch_is_a_permutation() -> None:
+    slots, ids = epoch_of(Sampler(100, 1, 10, 0), 0)
+    assert sorted(ids) == list(range(100))
+    assert ids != sorted(ids)
+    assert sorted(slots) == list(range(100))
+
+
+def test_what_is_left_over_differs_between_epochs() -> None:
+    sampler = Sampler(100, 1, 64, 0)
+    left = [frozenset(range(100)) - set(epoch_of(sampler, epoch)[1]) for epoch in range(4)]
+    assert len(set(left)) == 4
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 5])
+@pytest.mark.parametrize("batch_size", [1, 7, 30, 32, 64, 99])
+def test_with_repeats_a_slot_holds_copy_s_mod_r_of_image_s_div_r(
+    repeats: int, batch_size: int
+) -> None:
+    sampler = Sampler(100, repeats, batch_size, 3)
+    plain = dict(zip(*epoch_of(Sampler(100, 1, 100, 3), 1), strict=True))
+    slots, ids = epoch_of(sampler, 1)
+    assert sorted(slots) == list(range(100 // batch_size * batch_size))
+    assert all(id == plain[slot // repeats] for slot, id in zip(slots, ids, strict=True))
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch_size", [8, 9, 10, 11, 25, 31])
+def test_a_batch_is_a_run_of_slots_in_the_order_of_copy_and_image(
+    repeats: int, batch_size: int
+) -> None:
+    sampler = Sampler(100, repeats, batch_size, 0)
+    for number in range(sampler.batches_per_epoch):
+        _, slots, ids = sampler.batch(number)
+        assert sorted(slots) == list(range(number * batch_size, (number + 1) * batch_size))
+        order = list(zip((slots % repeats).tolist(), ids.tolist(), strict=True))
+        assert order == sorted(order)
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 4, 5])
+def test_copies_of_an_image_stand_at_least_batch_div_repeats_apart(repeats: int) -> None:
+    """So a group of up to that many consecutive samples never holds two of them."""
+    closest = set()
+    for batch_size in range(repeats, 34):
+        sampler = Sampler(100, repeats, batch_size, 0)
+        for number in range(2 * sampler.batches_per_epoch):
+            _, _, ids = sampler.batch(number)
+            for image in np.unique(ids):
+                apart = np.diff(np.flatnonzero(ids == image))
+                assert (apart >= batch_size // repeats).all()
+                closest.update((apart - batch_size // repeats).tolist())
+    assert min(closest) == 0  # no farther: groups of batch // repeats are the largest that work
+
+
+def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else() -> None:
+    first = Sampler(100, 3, 24, 0)
+    orders = [epoch_of(first, epoch) for epoch in (0, 1, 2)]
+    again = Sampler(100, 3, 24, 0)
+    assert [epoch_of(again, epoch) for epoch in (2, 0, 1)] == [orders[i] for i in (2, 0, 1)]
+    other = epoch_of(Sampler(100, 3, 24, 1), 0)
+    assert len({tuple(ids) for _, ids in (*orders, other)}) == 4
+
+
+def test_batches_may_be_asked_for_in_any_order() -> None:
+    sampler, straight = Sampler(50, 2, 8, 0), Sampler(50, 2, 8, 0)
+    wanted = [straight.batch(number) for number in range(14)]
+    for number in (13, 0, 7, 6, 1, 12):
+        epoch, slots, ids = sampler.batch(number)
+        assert epoch == wanted[number][0]
+        assert np.array_equal(slots, wanted[number][1])
+        assert np.array_equal(ids, wanted[number][2])

@@ -1,0 +1,197 @@
+"""DeepSpeed's configuration: the recipe's values filled in, and contradictions refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bigvit.engines.sharding import deepspeed_config, read_sharding, stage_of
+from bigvit.recipe import Lamb, Layout, Recipe, Run
+from bigvit.recipes.digits import digits_vit
+
+CUT = Layout(world=2, micro_batch=8, accumulation=4)
+LAMB = replace(digits_vit, optim=Lamb(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02))
+
+
+def config(path: Path, value: Any, recipe: Recipe = digits_vit) -> dict[str, Any]:
+    """The configuration of a run with a user's own file."""
+    path.write_text(json.dumps(value))
+    return deepspeed_config(recipe, CUT, Run(sharding=str(path)))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_the_recipes_values_are_filled_into_a_named_sharding(stage: int) -> None:
+    filled = deepspeed_config(digits_vit, CUT, Run(sharding=f"zero{stage}"))
+    assert filled["train_batch_size"] == 64
+    assert filled["train_micro_batch_size_per_gpu"] == 8
+    assert filled["gradient_accumulation_steps"] == 4
+    assert filled["gradient_clipping"] == 1.0
+    assert filled["bf16"] == {"enabled": False}
+    assert filled["fp16"] == {"enabled": False}
+    assert filled["zero_optimization"] == read_sharding(f"zero{stage}")["zero_optimization"]
+    assert stage_of(filled) == stage
+
+
+def test_no_clipping_is_written_as_zero() -> None:
+    filled = deepspeed_config(replace(digits_vit, clip_norm=None), CUT, Run())
+    assert filled["gradient_clipping"] == 0.0
+
+
+def test_bf16_is_switched_on_by_the_recipe() -> None:
+    filled = deepspeed_config(replace(digits_vit, precision="bf16"), CUT, Run())
+    assert (filled["bf16"], filled["fp16"]) == ({"enabled": True}, {"enabled": False})
+
+
+def test_a_file_keeps_what_it_says_of_memory(tmp_path: Path) -> None:
+    zero = {"stage": 2, "reduce_bucket_size": 1000}
+    filled = config(tmp_path / "own.json", {"zero_optimization": zero, "steps_per_print": 5})
+    assert filled["zero_optimization"] == zero
+    assert filled["steps_per_print"] == 5
+
+
+def test_a_file_may_repeat_the_recipes_values_or_say_auto(tmp_path: Path) -> None:
+    same = {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 8,
+        "gradient_accumulation_steps": 4,
+        "gradient_clipping": 1,
+        "bf16": {"enabled": False},
+        "fp16": {"enabled": False},
+    }
+    auto = {
+        key: {"enabled": "auto"} if isinstance(value, dict) else "auto"
+        for key, value in same.items()
+    }
+    without = config(tmp_path / "own.json", {})
+    assert config(tmp_path / "own.json", same) == without
+    assert config(tmp_path / "own.json", auto) == without
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "wanted"),
+    [
+        ("train_batch_size", 128, 64),
+        ("train_micro_batch_size_per_gpu", 4, 8),
+        ("gradient_accumulation_steps", 1, 4),
+        ("gradient_clipping", 0.0, 1.0),
+        ("gradient_clipping", None, 1.0),
+        ("bf16", {"enabled": True}, {"enabled": False}),
+        ("bf16", True, {"enabled": False}),
+        ("fp16", {"enabled": True}, {"enabled": False}),
+    ],
+)
+def test_a_contradiction_is_refused_with_key_and_both_values(
+    tmp_path: Path, key: str, given: object, wanted: object
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        config(tmp_path / "own.json", {key: given})
+    said = str(refused.value)
+    assert f"{key} is {json.dumps(given)}" in said
+    assert json.dumps(wanted) in said.replace(json.dumps(given), "", 1)
+
+
+def test_a_file_without_bf16_contradicts_a_bf16_recipe_only_where_it_says_so(
+    tmp_path: Path,
+) -> None:
+    half = replace(digits_vit, precision="bf16")
+    assert config(tmp_path / "own.json", {}, half)["bf16"] == {"enabled": True}
+    with pytest.raises(ValueError, match="bf16 is"):
+        config(tmp_path / "own.json", {"bf16": {"enabled": False}}, half)
+
+
+@pytest.mark.parametrize(
+    "key", ["optimizer", "scheduler", "amp", "data_types", "zero_allow_untested_optimizer", "x"]
+)
+def test_a_key_that_changes_results_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValueError, match=f": {key} is not allowed"):
+        config(tmp_path / "own.json", {key: {"type": "Adam"}})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "zero_quantized_weights",
+        "zero_quantized_gradients",
+        "zero_quantized_nontrainable_weights",
+    ],
+)
+def test_quantised_zero_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValueError, match=f"zero_optimization.{key} changes the result"):
+        config(tmp_path / "own.json", {"zero_optimization": {"stage": 3, key: True}})
+    config(tmp_path / "own.json", {"zero_optimization": {"stage": 3, key: False}})
+
+
+@pytest.mark.parametrize("key", ["offload_optimizer", "offload_param"])
+@pytest.mark.parametrize("value", [{"device": "cpu"}, {"device": "nvme"}, "cpu"])
+def test_offloading_is_refused_by_name(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"zero_optimization.{key} "):
+        config(tmp_path / "own.json", {"zero_optimization": {"stage": 3, key: value}})
+
+
+@pytest.mark.parametrize("key", ["offload_optimizer", "offload_param"])
+@pytest.mark.parametrize("value", [None, {"device": "none"}, {}])
+def test_offloading_switched_off_is_accepted(tmp_path: Path, key: str, value: object) -> None:
+    config(tmp_path / "own.json", {"zero_optimization": {"stage": 3, key: value}})
+
+
+@pytest.mark.parametrize("stage", [-1, 4, "2", None, "auto"])
+def test_a_stage_that_does_not_exist_is_refused(tmp_path: Path, stage: object) -> None:
+    with pytest.raises(ValueError, match="stage"):
+        config(tmp_path / "own.json", {"zero_optimization": {"stage": stage}})
+
+
+@pytest.mark.parametrize("zero", [None, [], 2, "zero2"])
+def test_zero_optimization_must_be_an_object(tmp_path: Path, zero: object) -> None:
+    with pytest.raises(ValueError, match="zero_optimization must be an object"):
+        config(tmp_path / "own.json", {"zero_optimization": zero})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "is not JSON"),
+        (b"", "is not JSON"),
+        (b"[1]", "must hold a JSON object"),
+        (b"3", "must hold a JSON object"),
+        (b"\xff\xfe\x00", "no such name or readable file"),
+    ],
+)
+def test_a_file_that_is_no_json_object_is_refused(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    path = tmp_path / "own.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=said) as refused:
+        read_sharding(str(path))
+    assert str(path) in str(refused.value)
+
+
+def test_a_missing_file_or_a_folder_is_refused_with_the_names(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.json", tmp_path):
+        with pytest.raises(ValueError, match="the names are zero0, zero1, zero2, zero3"):
+            read_sharding(str(path))
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean zero2?"):
+        read_sharding("zreo2")
+    with pytest.raises(ValueError, match="the names are zero0, zero1, zero2, zero3") as refused:
+        read_sharding("qqqq")
+    assert "did you mean" not in str(refused.value)
+
+
+def test_lamb_runs_unsharded_in_fp32() -> None:
+    assert stage_of(deepspeed_config(LAMB, CUT, Run(sharding="zero0"))) == 0
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_lamb_is_refused_where_parameters_are_cut(stage: int) -> None:
+    with pytest.raises(ValueError, match=f"LAMB at ZeRO stage {stage}"):
+        deepspeed_config(LAMB, CUT, Run(sharding=f"zero{stage}"))
+
+
+def test_lamb_is_refused_in_bf16() -> None:
+    with pytest.raises(ValueError, match="LAMB .* in bf16"):
+        deepspeed_config(replace(LAMB, precision="bf16"), CUT, Run(sharding="zero0"))
