@@ -104,6 +104,9 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         if folder is not None:
             folder.say(outcome, code)
             print(f"{outcome}: update {folder.update}, {folder.path}", flush=True)
+    finally:
+        if folder is not None:
+            folder.close()
     leave()
     return code
 

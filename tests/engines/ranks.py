@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -116,8 +117,8 @@ def not_finite(ranks: Ranks, folder: Path) -> None:
             before = [part.view.clone() for part in engine.slices()]
             hook = None
             if ranks.rank == ranks.world - 1:
-                scale = engine.task.model.blocks[1].ls1
-                hook = scale.register_forward_hook(_blow_up)
+                block: Any = engine.task.model.blocks[1]
+                hook = block.ls1.register_forward_hook(_blow_up)
             try:
                 engine.update(next(batches), 1e-3)
                 outcome = "went on"

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-import timm.loss
 import torch
 import torch.nn.functional as F
+from timm.loss.binary_cross_entropy import BinaryCrossEntropy as TimmBinaryCrossEntropy
+from timm.loss.cross_entropy import SoftTargetCrossEntropy
 from torch import Tensor
 
 from bigvit import objectives
@@ -44,7 +45,7 @@ def close(one: Tensor, other: Tensor) -> None:
 
 def test_binary_cross_entropy_of_soft_targets_is_timms(logits: Tensor, soft: Tensor):
     # timm, too, averages over batch and classes unless told to sum the classes
-    theirs = timm.loss.BinaryCrossEntropy(smoothing=0.0, target_threshold=0.0)
+    theirs = TimmBinaryCrossEntropy(smoothing=0.0, target_threshold=0.0)
     close(binary_cross_entropy(logits, soft, 0.0), theirs(logits, soft))
 
 
@@ -87,7 +88,7 @@ def test_cross_entropy_of_soft_targets_is_torchs(logits: Tensor, soft: Tensor, s
 
 
 def test_cross_entropy_of_soft_targets_is_timms(logits: Tensor, soft: Tensor):
-    close(cross_entropy(logits, soft, 0.0), timm.loss.SoftTargetCrossEntropy()(logits, soft))
+    close(cross_entropy(logits, soft, 0.0), SoftTargetCrossEntropy()(logits, soft))
 
 
 def test_cross_entropy_is_its_formula(logits: Tensor, soft: Tensor):

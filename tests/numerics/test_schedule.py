@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from timm.scheduler import CosineLRScheduler
+from timm.scheduler.cosine_lr import CosineLRScheduler
 
 from bigvit.recipe import Cosine, Recipe
 

@@ -5,6 +5,7 @@ Shapes: B images, N patches, D width; T = N + 1 tokens, the class token first.
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import timm
@@ -48,7 +49,7 @@ def with_random_weights(model: ViT, image_size: int) -> VisionTransformer:
 def timm_like(ours: VisionTransformer, architecture: str, image_size: int) -> nn.Module:
     """timm's model of that name, with our weights."""
     m = ours.config
-    sizes = {"depth": m.depth, "embed_dim": m.embed_dim, "num_heads": m.num_heads}
+    sizes: dict[str, Any] = {"depth": m.depth, "embed_dim": m.embed_dim, "num_heads": m.num_heads}
     theirs = timm.create_model(architecture, img_size=image_size, **sizes)
     theirs.load_state_dict(ours.state_dict())
     return theirs.eval()

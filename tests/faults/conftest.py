@@ -1,0 +1,21 @@
+"""A run to break."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bigvit.train import main
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import TINY  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def stopped_run(tmp_path_factory) -> Path:
+    """A run of `digits_vit`, tiny, stopped on request after two checkpoints."""
+    folder = tmp_path_factory.mktemp("runs") / "stopped"
+    options = ("--run-dir", str(folder), "--workers", "0", "--checkpoint-every", "2")
+    code = main(["digits_vit", *TINY, "--engine", "single", *options, "--stop-after", "4"])
+    assert code == 85
+    return folder
