@@ -5,6 +5,7 @@
 import logging
 import os
 import socket
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -56,6 +57,9 @@ def join(timeout: timedelta) -> Ranks:
         single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": _free_port()}
         os.environ.update(single)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # DeepSpeed's own calls, which torch 2.14 warns of by the hundred
+    old = r"`torch\.distributed\.\w+` is deprecated"
+    warnings.filterwarnings("ignore", message=old, category=FutureWarning)
     import deepspeed
 
     from bigvit.engines.deepspeed_inside import build_no_ops
