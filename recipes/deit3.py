@@ -6,7 +6,7 @@ Where the thesis is silent, the value is that of the authors' repository (facebo
 from bigvit.recipe import (
     BinaryCrossEntropy,
     Cosine,
-    ImageNet1k,
+    Images,
     Lamb,
     Mix,
     RandomResizedCrop,
@@ -25,11 +25,15 @@ deit3_h14_in1k_126 = Recipe(
         num_classes=1000,
         in_chans=3,
     ),
-    data=ImageNet1k(
+    data=Images(
+        dataset="ImageNet-1k",
+        train_images=1_281_167,
+        classes=1000,
         image_size=126,  # table 6.6
         crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),
         flip=0.5,
         augment=ThreeAugment(color_jitter=0.3),  # table 6.1
+        erasing=0.0,
         repeats=3,  # table 6.1, repeated augmentation
         mix=Mix(mixup=0.8, cutmix=1.0, switch=0.5, group=8),  # table 6.1; the group is ours
         mean=(0.485, 0.456, 0.406),
@@ -44,6 +48,9 @@ deit3_h14_in1k_126 = Recipe(
     schedule=Cosine(
         epochs=400, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5
     ),  # table 6.1; lrs: repo
+    trainable="all",
+    layer_decay=1.0,
+    init=None,
     batch_size=2048,  # table 6.1
     precision="bf16",  # ours; the authors train in fp16
     seed=0,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigvit import random
-from bigvit.recipe import Data, Digits, ImageNet1k, Shift
+from bigvit.recipe import Data, Digits, Images, Shift
 
 
 class Moved(NamedTuple):
@@ -24,7 +24,7 @@ def draw(data: Data, seed: int, epoch: int, slot: int) -> Moved | None:
             return Moved(int(raw[0]) - pixels, int(raw[1]) - pixels)
         case Digits():
             return None
-        case ImageNet1k():
+        case Images():
             raise AssertionError("check_data refuses it")
 
 

@@ -1,6 +1,6 @@
 """Whether a recipe's data are there, asked before anything heavy is loaded."""
 
-from bigvit.recipe import Data, Digits, ImageNet1k, Run
+from bigvit.recipe import Data, Digits, Images, Run
 
 
 def check_data(data: Data, run: Run) -> None:
@@ -13,7 +13,7 @@ def check_data(data: Data, run: Run) -> None:
         case Digits():
             if run.data_root is not None:
                 raise ValueError("--data-root: the digits come with scikit-learn; leave it out")
-        case ImageNet1k():
+        case Images():
             raise ValueError(
                 "this version reads no ImageNet yet: recipes on it can be listed, shown and "
                 "counted; train digits_vit, or a recipe of your own on its data"

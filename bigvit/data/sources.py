@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigvit.recipe import Data, Digits, ImageNet1k
+from bigvit.recipe import Data, Digits, Images
 
 Split = Literal["train", "test"]
 
@@ -31,7 +31,7 @@ def open_source(data: Data, split: Split) -> Source:
     match data:
         case Digits():
             return DigitsSource(split)
-        case ImageNet1k():
+        case Images():
             raise AssertionError("check_data refuses it")
 
 
@@ -40,7 +40,7 @@ def class_names(data: Data) -> list[str] | None:
     match data:
         case Digits():
             return DigitsSource("test").classes
-        case ImageNet1k():
+        case Images():
             return None
 
 

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bigvit.recipe.data import Digits, ImageNet1k
+from bigvit.recipe.data import (
+    Digits,
+    Images,
+    RandAugment,
+    RandomResizedCrop,
+    SimpleRandomCrop,
+    ThreeAugment,
+)
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
@@ -129,15 +136,13 @@ def _check_data(recipe: Recipe) -> None:
             if data.augment:
                 pixels = data.augment.pixels
                 _allow("data.augment.pixels", pixels, 0 <= pixels < data.image_size, "0 to 7")
-        case ImageNet1k():
-            low, high = data.crop.scale
-            _allow("data.crop.scale", data.crop.scale, 0 < low <= high <= 1, "0 < low <= high <= 1")
-            low, high = data.crop.ratio
-            _allow("data.crop.ratio", data.crop.ratio, 0 < low <= high, "0 < low <= high")
+        case Images():
+            _check_crop(data)
+            for name in ("train_images", "classes"):
+                value = getattr(data, name)
+                _allow(f"data.{name}", value, value >= 1, "at least 1")
+            _allow("data.erasing", data.erasing, 0 <= data.erasing <= 1, "in [0, 1]")
             _allow("data.flip", data.flip, 0 <= data.flip <= 1, "in [0, 1]")
-            if augment := data.augment:
-                jitter = augment.color_jitter
-                _allow("data.augment.color_jitter", jitter, jitter >= 0, "0 or more")
             ratio = data.test_crop_ratio
             _allow("data.test_crop_ratio", ratio, 0 < ratio <= 1, "in (0, 1]")
             if mix := data.mix:
@@ -145,6 +150,32 @@ def _check_data(recipe: Recipe) -> None:
                 _allow("data.mix.cutmix", mix.cutmix, mix.cutmix >= 0, "0 or more")
                 _allow("data.mix.switch", mix.switch, 0 <= mix.switch <= 1, "in [0, 1]")
                 _allow("data.mix.group", mix.group, mix.group >= 2, "at least 2")
+
+
+def _check_crop(data: Images) -> None:
+    match data.crop:
+        case RandomResizedCrop():
+            low, high = data.crop.scale
+            _allow("data.crop.scale", data.crop.scale, 0 < low <= high <= 1, "0 < low <= high <= 1")
+            low, high = data.crop.ratio
+            _allow("data.crop.ratio", data.crop.ratio, 0 < low <= high, "0 < low <= high")
+        case SimpleRandomCrop():
+            padding = data.crop.padding
+            _allow(
+                "data.crop.padding", padding, 0 <= padding < data.image_size, "0 to image_size - 1"
+            )
+    match data.augment:
+        case ThreeAugment():
+            jitter = data.augment.color_jitter
+            _allow("data.augment.color_jitter", jitter, 0 <= jitter <= 1, "in [0, 1]")
+        case RandAugment():
+            ops, magnitude = data.augment.operations, data.augment.magnitude
+            _allow("data.augment.operations", ops, ops >= 1, "at least 1")
+            _allow("data.augment.magnitude", magnitude, 0 <= magnitude <= 10, "0 to 10")
+            std = data.augment.magnitude_std
+            _allow("data.augment.magnitude_std", std, std >= 0, "0 or more")
+        case None:
+            pass
 
 
 def _check_objectives(recipe: Recipe) -> None:
@@ -188,6 +219,8 @@ def _check_optim(recipe: Recipe) -> None:
     )
     _allow("schedule.warmup_lr", schedule.warmup_lr, schedule.warmup_lr >= 0, "0 or more")
     _allow("schedule.min_lr", schedule.min_lr, schedule.min_lr >= 0, "0 or more")
+    decay = recipe.layer_decay
+    _allow("layer_decay", decay, 0 < decay <= 1, "above 0, and at most 1")
     _allow("batch_size", recipe.batch_size, recipe.batch_size >= 1, "at least 1")
     _allow("seed", recipe.seed, recipe.seed >= 0, "0 or more")
 

@@ -52,10 +52,29 @@ class RandomResizedCrop:
 
 
 @dataclass(frozen=True)
+class SimpleRandomCrop:
+    """The short side resized to the input size, reflected borders, a square crop at random (DeiT
+    III, section 6.2.2)."""
+
+    padding: int  # pixels of reflected border on every side
+    interpolation: Literal["bicubic", "bilinear"]  # of the resizing
+
+
+@dataclass(frozen=True)
 class ThreeAugment:
     """Grayscale, solarize or Gaussian blur, then colour jitter (DeiT III, section 6.2.2)."""
 
     color_jitter: float  # strength of brightness, contrast and saturation
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """RandAugment (arXiv:1909.13719) as timm's `rand-mM-nN-mstdS-inc1` does it."""
+
+    operations: int  # applied one after the other to each image
+    magnitude: float  # strength, 0 to 10
+    magnitude_std: float  # deviation of the strength, drawn for each operation
+    increasing: bool  # whether every operation grows in severity with the magnitude
 
 
 @dataclass(frozen=True)
@@ -69,26 +88,26 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class ImageNet1k:
-    """ImageNet-1k (ILSVRC 2012): 1,281,167 training and 50,000 test images of 1,000 classes."""
+class Images:
+    """Colour images of a data set on disk (`--data-root`), in any of the forms that bigvit reads.
 
+    How many images and classes there are is part of the recipe, as the length of an epoch follows
+    from it; a data set of another size is refused.
+    """
+
+    dataset: str  # name of the data set
+    train_images: int  # images of its training split
+    classes: int  # of its training split
     image_size: int  # pixels
-    crop: RandomResizedCrop
+    crop: RandomResizedCrop | SimpleRandomCrop
     flip: float  # probability of a horizontal flip
-    augment: ThreeAugment | None
+    augment: ThreeAugment | RandAugment | None
+    erasing: float  # probability of random erasing (arXiv:1708.04896)
     repeats: int  # copies of an image in an epoch (repeated augmentation); 1 for none
     mix: Mix | None
     mean: tuple[float, ...]  # a channel's mean, of values in [0, 1]
     std: tuple[float, ...]  # a channel's standard deviation, of values in [0, 1]
     test_crop_ratio: float  # test images are resized to size / ratio, then centre-cropped
-
-    @property
-    def train_images(self) -> int:
-        return 1_281_167
-
-    @property
-    def classes(self) -> int:
-        return 1000
 
     @property
     def channels(self) -> int:
@@ -99,4 +118,4 @@ class ImageNet1k:
         return self.mix.group if self.mix else None
 
 
-Data = Digits | ImageNet1k
+Data = Digits | Images

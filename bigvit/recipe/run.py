@@ -11,6 +11,8 @@ from bigvit.recipe.recipe import Recipe
 class Run:
     run_dir: Path | None = None  # run folder; None: runs/NAME
     data_root: Path | None = None  # folder of the data set; bundled data need none
+    init: str | None = None  # weights to start from: a run, checkpoint, export, file, or timm:NAME
+    bad_images: float = 0.001  # share of unreadable images at which the run stops
     resume: str | None = None  # 'auto' (the newest checkpoint of the run folder, if any) or a path
     engine: Literal["deepspeed", "single"] = "deepspeed"  # single: one plain, unsharded process
     sharding: str = "zero1"  # name in ds_configs/, or the path of a DeepSpeed JSON

@@ -39,6 +39,9 @@ adamw = Recipe(
     optim=AdamW(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
     clip_norm=0.5,  # always smaller than the norm
     schedule=Cosine(epochs=2, warmup_epochs=1, warmup_lr=1e-4, min_lr=1e-5),
+    trainable="all",
+    layer_decay=1.0,
+    init=None,
     batch_size=144,
     precision="fp32",
     seed=1,

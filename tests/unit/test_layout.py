@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigvit.recipe import ImageNet1k, Recipe, StochasticDepth, layout
+from bigvit.recipe import Images, Recipe, StochasticDepth, layout
 from bigvit.recipes.deit3 import deit3_h14_in1k_126
 from bigvit.recipes.digits import digits_vit
 
@@ -17,7 +17,7 @@ def recipe(batch_size: int, rate: float = 0.0, group: int = 8) -> Recipe:
 
 def mixed(batch_size: int, drop_group: int, mix_group: int) -> Recipe:
     data = deit3_h14_in1k_126.data
-    assert isinstance(data, ImageNet1k) and data.mix is not None
+    assert isinstance(data, Images) and data.mix is not None
     return replace(
         deit3_h14_in1k_126,
         batch_size=batch_size,

@@ -85,7 +85,7 @@ def drop(*path: Any) -> Callable[[Any], None]:
         (drop("kind"), r"^recipe: .* is not a Recipe"),
         (put("model", "kind", "Swin"), r"^recipe\.model: "),
         (put("model", None), r"^recipe\.model: "),
-        (put("data", "kind", "Cifar"), r"^recipe\.data: .* is none of Digits, ImageNet1k"),
+        (put("data", "kind", "Cifar"), r"^recipe\.data: .* is none of Digits, Images"),
         (put("data", "augment", {"kind": "Mix"}), r"^recipe\.data\.augment: "),
         (put("optim", "kind", "SGD"), r"^recipe\.optim: .* is none of AdamW, Lamb"),
         (put("optim", "lr", "0.1"), r"^recipe\.optim\.lr: '0\.1' is not of type float"),
