@@ -44,6 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     command = add("show", _show, "print every value of a recipe")
     command.add_argument("recipe", help="a name, or FILE.py[:NAME]")
     command.add_argument("--json", action="store_true", help="as JSON, as recipe.json holds it")
+    command = add("diff", _diff, "print where two recipes differ")
+    command.add_argument("first", help="a name, or FILE.py[:NAME]")
+    command.add_argument("second", help="a name, or FILE.py[:NAME]")
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
@@ -101,6 +104,15 @@ def _show(options: argparse.Namespace) -> None:
     width = max(len(path) for path, _ in rows)
     for path, value in rows:
         print(f"{path.ljust(width)}  {value}")
+
+
+def _diff(options: argparse.Namespace) -> None:
+    from bigvit.recipe.find import find_recipe
+    from bigvit.recipe.store import differences, to_json
+
+    (_, first), (_, second) = find_recipe(options.first), find_recipe(options.second)
+    for line in differences(to_json(first), to_json(second)):
+        print(line)
 
 
 def _evaluate(options: argparse.Namespace) -> None:

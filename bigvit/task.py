@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from bigvit import models, objectives
-from bigvit.recipe import Recipe
+from bigvit.layers.mix import draw, mix_images, mix_targets
+from bigvit.recipe import Images, Recipe
 
 
 class Batch(NamedTuple):
@@ -18,8 +19,9 @@ class Batch(NamedTuple):
     slots: Tensor  # (B,) int64: where in the epoch
     number: int  # global batches consumed before this one
     micro: int  # of this rank's micro-batches in the global batch
-    valid: Tensor  # (B,) bool: false for the fillers of an evaluation
+    valid: Tensor  # (B,) bool: false where there is no image: an evaluation's fillers, bad ones
     draws: dict[str, Tensor]  # everything random in the forward pass
+    bad: Tensor  # (any,) int64, distinct: images that could not be read; stays on the host
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""
@@ -38,6 +40,10 @@ class Task(nn.Module):
         super().__init__()
         self.recipe = recipe
         self.model = models.build(recipe.model, recipe.data.image_size)
+        if recipe.trainable == "attention":
+            for name, parameter in self.model.named_parameters():
+                trained = ".attn." in name or name.startswith(("head.", "pos_embed"))
+                parameter.requires_grad_(trained)
         self.names = _distinct([objectives.name(item) for item in recipe.objectives])
 
     def init_weights(self) -> None:
@@ -46,30 +52,54 @@ class Task(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The weighted losses of a training batch, float32 scalars by name."""
-        output = self.model(self._normalise(batch.images), batch.draws)
+        images, targets = self._normalise(batch.images), batch.targets
+        if "mix_target" in batch.draws:
+            group = self.recipe.data.mixing_group
+            assert group is not None
+            images = mix_images(images, batch.draws, group)
+            classes = self.recipe.model.num_classes
+            targets = mix_targets(objectives.dense(targets, classes), batch.draws, group)
+        output = self.model(self._to_model(images), batch.draws)
         return {
-            name: objectives.loss(objective, output, batch.targets)
+            name: objectives.loss(objective, output, targets)
             for name, objective in zip(self.names, self.recipe.objectives, strict=True)
         }
 
     def predict(self, batch: Batch) -> Tensor:
         """Logits (B, K), nothing dropped."""
-        return self.model(self._normalise(batch.images), {}).logits
+        return self.model(self._to_model(self._normalise(batch.images)), {}).logits
 
     def draws(self, number: int, span: tuple[int, int]) -> dict[str, Tensor]:
         """Everything random about positions [start, stop) of a global batch, made on the host."""
-        return self.model.draws(self.recipe.seed, number, span)
+        seed, data = self.recipe.seed, self.recipe.data
+        draws = self.model.draws(seed, number, span)
+        if isinstance(data, Images) and data.mix is not None:
+            draws |= draw(data.mix, data.image_size, seed, number, span)
+        return draws
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are not decayed although they are matrices."""
         return {f"model.{name}" for name in self.model.no_weight_decay()}
 
+    def layer_id(self, name: str) -> int:
+        """Depth of a parameter in the model."""
+        return self.model.layer_id(name.removeprefix("model."))
+
+    @property
+    def layers(self) -> int:
+        """The deepest layer_id."""
+        return self.recipe.model.depth + 1
+
+    def _to_model(self, images: Tensor) -> Tensor:
+        """Normalised images in the model's own precision."""
+        return images.to(self.model.head.weight.dtype)
+
     def _normalise(self, images: Tensor) -> Tensor:
-        """uint8 pixels (B, C, H, W) -> the model's inputs, in its own precision."""
+        """uint8 pixels (B, C, H, W) -> normalised, float32."""
         data = self.recipe.data
         mean = torch.tensor(data.mean, device=images.device).view(1, -1, 1, 1)
         std = torch.tensor(data.std, device=images.device).view(1, -1, 1, 1)
-        return ((images.float() / 255 - mean) / std).to(self.model.head.weight.dtype)
+        return (images.float() / 255 - mean) / std
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
 from bigvit.checkpoint.folder import RunFolder, Start, plan_start
@@ -54,7 +55,25 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
     if run.engine == "deepspeed":
         deepspeed_config(recipe, cut, run)
     check_data(recipe.data, run)
-    return cut, plan_start(command)
+    start = plan_start(command)
+    if start.checkpoint is None:
+        _check_init(command)
+    return cut, start
+
+
+def _check_init(command: Command) -> None:
+    init, wanted = command.run.init, command.recipe.starts_from
+    if wanted is not None and init is None:
+        raise ValueError(
+            f"{command.name} starts from the weights of {wanted}; give them by --init: a run, "
+            "checkpoint, export, .safetensors or .pth file, or timm:NAME"
+        )
+    if init is not None and wanted is None:
+        raise ValueError(
+            f"--init {init}: {command.name} trains from scratch; --starts-from NAME changes that"
+        )
+    if init is not None and not init.startswith("timm:") and not Path(init).exists():
+        raise ValueError(f"--init {init}: there is no such file or folder")
 
 
 class StopRequest:
@@ -73,6 +92,8 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     from datetime import timedelta
 
     from bigvit.checkpoint.save import NotSaved
+    from bigvit.checkpoint.weights import Unfit
+    from bigvit.data.bad import TooManyBad
     from bigvit.engines.build import join_ranks
     from bigvit.engines.engine import NotFinite
     from bigvit.engines.ranks import leave
@@ -92,7 +113,9 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         outcome = run(command, cut, start, ranks, folder, lambda: stop.requested)
     except Damaged as error:
         code = _end(folder, BAD_INPUT, f"{error}; resume from another checkpoint")
-    except NotFinite as error:
+    except Unfit as error:
+        code = _end(folder, BAD_INPUT, str(error))
+    except (NotFinite, TooManyBad) as error:
         code = _end(folder, STOPPED_ITSELF, str(error))
     except NotSaved as error:
         code = _end(folder, CRASHED, str(error))

@@ -30,7 +30,7 @@ digits_vit = Recipe(
     schedule=Cosine(epochs=20, warmup_epochs=2, warmup_lr=1e-6, min_lr=1e-5),
     trainable="all",
     layer_decay=1.0,
-    init=None,
+    starts_from=None,
     batch_size=64,
     precision="fp32",
     seed=0,

@@ -7,6 +7,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -69,7 +70,7 @@ def plan_start(command: Command) -> Start:
     if folder.exists():
         _refuse_foreign(folder, recipe)
         newest = checkpoints_of(folder)[-1:]
-        holds_run = (folder / "recipe.json").exists()
+        holds_run = newest or (folder / "metrics.jsonl").exists()
         if holds_run and (resume is None or (checkpoint and home != folder.resolve())):
             raise ValueError(
                 f"{folder} holds a run already; go on with it by --resume auto, "
@@ -175,6 +176,7 @@ class RunFolder:
         }
         write_json(path / "recipe.json", description)
         self.metrics = path / "metrics.jsonl"
+        self.bad_images = path / "bad_images.txt"
         self.update = 0  # updates done
 
     def close(self) -> None:
@@ -204,6 +206,18 @@ class RunFolder:
         """Add a line to metrics.jsonl."""
         with self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def list_bad(self, names: Sequence[str]) -> int:
+        """Add to bad_images.txt the names that are not in it, and say how many those are."""
+        if not names:
+            return 0
+        known = set[str]()
+        if self.bad_images.exists():
+            known.update(self.bad_images.read_text().splitlines())
+        new = [name for name in names if name not in known]
+        with self.bad_images.open("a") as file:
+            file.writelines(f"{name}\n" for name in new)
+        return len(new)
 
     def _forget_after(self, update: int) -> None:
         if not self.metrics.exists():

@@ -1,5 +1,6 @@
 """The one place that knows every engine."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from bigvit.engines.engine import Engine
@@ -14,12 +15,24 @@ def join_ranks(run: Run, timeout: timedelta) -> Ranks:
     return alone() if run.engine == "single" else join(timeout)
 
 
-def build_engine(recipe: Recipe, run: Run, cut: Layout, ranks: Ranks) -> Engine:
-    """The engine that the run asks for, with the recipe's initial weights. Collective."""
+def build_engine(
+    recipe: Recipe,
+    run: Run,
+    cut: Layout,
+    ranks: Ranks,
+    prepare: Callable[[Task], None] | None = None,
+) -> Engine:
+    """The engine that the run asks for, with the recipe's initial weights. Collective.
+
+    Args:
+        prepare: changes the initial weights, before they are sharded.
+    """
 
     def build_task() -> Task:
         task = Task(recipe)
         task.init_weights()
+        if prepare is not None:
+            prepare(task)
         return task
 
     if run.engine == "single":

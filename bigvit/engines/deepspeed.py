@@ -35,9 +35,9 @@ class DeepSpeedEngine:
         """Build the task, and shard it as `config` (made by `deepspeed_config`) says."""
         self.ranks = ranks
         self.task = build()
-        groups = parameter_groups(
-            self.task.named_parameters(), self.task.no_weight_decay(), recipe.optim.weight_decay
-        )
+        named = dict(self.task.named_parameters())
+        trained = {name for name, p in named.items() if p.requires_grad}
+        groups = parameter_groups(named, trained, self.task, recipe)
         self.engine: Any
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
             model=self.task, optimizer=optim.build(recipe.optim, groups), config=config

@@ -61,9 +61,9 @@ class Inside:
             name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in task.named_parameters()
         }
         self.norm = 0.0
-        frozen = [name for name, p in task.named_parameters() if not p.requires_grad]
+        self.frozen: list[Any] = [p for p in task.parameters() if not p.requires_grad]
         buffers = [name for name, _ in task.named_buffers()]
-        assert not frozen and not buffers, f"{frozen + buffers} would not be saved"
+        assert not buffers, f"{buffers} would not be saved"
         self._check()
         set_steps(self.optimizer, 0)  # bf16 at stage 0 took one on zero gradients
 
@@ -72,7 +72,7 @@ class Inside:
         if self.kind is None:
             self._refuse(type(self.z).__name__)
         seen: dict[str, int] = {}
-        for part, _, _ in self._parts():
+        for part in (*(part for part, _, _ in self._parts()), *self._frozen_slices()):
             seen[part.name] = seen.get(part.name, 0) + part.stop - part.start
             size = torch.Size(part.shape).numel()
             if not 0 <= part.start < part.stop <= size or len(part.view) != part.stop - part.start:
@@ -80,8 +80,10 @@ class Inside:
         names = sorted(self.shapes)
         held = torch.tensor([seen.get(name, 0) for name in names])
         dist.all_reduce(held, group=self.engine.seq_data_parallel_group)
-        copies = dist.get_world_size() if self.kind == "whole" else 1
+        frozen = {self.names[id(p)] for p in self.frozen}
         for name, count in zip(names, held.tolist(), strict=True):
+            whole = self.kind == "whole" or self.kind == "flat" and name in frozen
+            copies = dist.get_world_size() if whole else 1
             if count != copies * torch.Size(self.shapes[name]).numel():
                 self._refuse(f"{name} has {count} elements over all ranks")
 
@@ -110,13 +112,25 @@ class Inside:
     # the state -------------------------------------------------------------------------------
 
     def slices(self) -> Iterator[Slice]:
-        """Master weights and both moments."""
+        """Master weights and both moments; frozen weights as the model has them."""
+        yield from self._frozen_slices()
         for part, flat, offset in self._parts():
             state = fresh_state(self.optimizer, flat)
             kinds = {"weight": flat.detach(), **{kind: state[kind] for kind in optim.MOMENTS}}
             for kind, tensor in kinds.items():
                 view = tensor.view(-1)[offset : offset + part.stop - part.start]
                 yield Slice(part.name, kind, part.shape, part.start, part.stop, view, part.writer)
+
+    def _frozen_slices(self) -> Iterator[Slice]:
+        for i, p in enumerate(self.frozen):
+            if self.kind == "pieces":
+                start = dist.get_rank(p.ds_process_group) * p.partition_numel()
+                stop = min(start + p.partition_numel(), p.ds_numel)
+                if start < stop:
+                    yield self._part(p, start, stop, p.ds_tensor, 0)[0]
+            else:
+                writer = i % dist.get_world_size() == dist.get_rank()
+                yield self._part(p, 0, p.numel(), p, 0, writer)[0]
 
     def _parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
         """Each parameter's piece on this rank, the tensor it lies in, and where it starts there."""

@@ -1,14 +1,23 @@
 """Architectures, one a file; `build` is the one place that knows them all."""
 
 from bigvit.models.output import Output
-from bigvit.models.vit import VisionTransformer
-from bigvit.recipe import Model, ViT
+from bigvit.models.parallel_vit import ParallelVisionTransformer
+from bigvit.models.vit import ClassTokenTransformer, VisionTransformer
+from bigvit.recipe import Model, ParallelViT, ViT
 
-__all__ = ["Output", "VisionTransformer", "build"]
+__all__ = [
+    "ClassTokenTransformer",
+    "Output",
+    "ParallelVisionTransformer",
+    "VisionTransformer",
+    "build",
+]
 
 
-def build(model: Model, image_size: int) -> VisionTransformer:
+def build(model: Model, image_size: int) -> ClassTokenTransformer:
     """A model with memory but no meaningful weights: call its `init_weights`, or load some."""
     match model:
         case ViT():
             return VisionTransformer(model, image_size)
+        case ParallelViT():
+            return ParallelVisionTransformer(model, image_size)

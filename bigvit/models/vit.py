@@ -6,7 +6,7 @@ Differs from timm where the authors differ: LayerScale starts at the recipe's va
 Shapes: B images, N patches, D width, K classes; T = N + 1 tokens, the class token first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from bigvit.layers.patch_embed import PatchEmbed
 from bigvit.layers.stochastic_depth import Span, draw, scale_branch
 from bigvit.models.init import init_weights
 from bigvit.models.output import Output
-from bigvit.recipe import ViT
+from bigvit.recipe import ParallelViT, ViT
 
 
 class Block(nn.Module):
@@ -34,16 +34,19 @@ class Block(nn.Module):
         self.mlp = Mlp(dim, model.hidden_dim)
         self.ls2 = LayerScale(dim, model.layer_scale)
 
-    def forward(self, x: Tensor, drop: tuple[Tensor, Tensor] | tuple[None, None]) -> Tensor:
-        """x (B, T, D), factors of the two branches (B,) each -> (B, T, D)."""
+    def forward(self, x: Tensor, drop: Sequence[Tensor | None]) -> Tensor:
+        """x (B, T, D), factors (B,) of the two branches -> (B, T, D)."""
         x = x + scale_branch(self.ls1(self.attn(self.norm1(x))), drop[0])
         return x + scale_branch(self.ls2(self.mlp(self.norm2(x))), drop[1])
 
 
-class VisionTransformer(nn.Module):
-    """A ViT with a class token that has no position, and a linear head on it."""
+class ClassTokenTransformer(nn.Module):
+    """What goes around the blocks: patches with positions, a class token without one, and a linear
+    head on it."""
 
-    def __init__(self, model: ViT, image_size: int) -> None:
+    def __init__(
+        self, model: ViT | ParallelViT, image_size: int, blocks: Iterable[nn.Module]
+    ) -> None:
         super().__init__()
         self.config = model
         h, w = model.grid(image_size)
@@ -51,7 +54,7 @@ class VisionTransformer(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.empty(1, h * w, dim))
         self.patch_embed = PatchEmbed(model.patch_size, model.in_chans, dim)
-        self.blocks = nn.ModuleList(Block(model) for _ in range(model.depth))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, model.num_classes)
 
@@ -61,8 +64,9 @@ class VisionTransformer(nn.Module):
         x_BND = x_BND + self.pos_embed
         x = torch.cat([self.cls_token.expand(len(x_BND), -1, -1), x_BND], dim=1)
         drop_LB = draws.get("drop_path")
+        each = self.config.branches // self.config.depth
         for i, block in enumerate(self.blocks):
-            drop = (None, None) if drop_LB is None else (drop_LB[2 * i], drop_LB[2 * i + 1])
+            drop = [None] * each if drop_LB is None else drop_LB[each * i : each * (i + 1)].unbind()
             x = block(x, drop)
         x = self.norm(x)
         cls = x[:, 0]
@@ -88,3 +92,10 @@ class VisionTransformer(nn.Module):
             return int(name.split(".")[1]) + 1
         embedding = name.startswith(("cls_token", "pos_embed", "patch_embed."))
         return 0 if embedding else self.config.depth + 1
+
+
+class VisionTransformer(ClassTokenTransformer):
+    """DeiT III's ViT."""
+
+    def __init__(self, model: ViT, image_size: int) -> None:
+        super().__init__(model, image_size, (Block(model) for _ in range(model.depth)))

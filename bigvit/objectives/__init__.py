@@ -6,10 +6,10 @@ Shapes: B images, K classes.
 from torch import Tensor
 
 from bigvit.models.output import Output
-from bigvit.objectives.classification import binary_cross_entropy, cross_entropy
+from bigvit.objectives.classification import binary_cross_entropy, cross_entropy, dense
 from bigvit.recipe import BinaryCrossEntropy, CrossEntropy, Objective
 
-__all__ = ["loss", "name"]
+__all__ = ["dense", "loss", "name"]
 
 
 def loss(objective: Objective, output: Output, targets: Tensor) -> Tensor:

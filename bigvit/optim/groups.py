@@ -1,26 +1,37 @@
-"""Parameter groups: matrices are decayed; vectors, class tokens and positions are not."""
+"""Parameter groups: which weight decay and which share of the learning rate a parameter has."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
+from bigvit.recipe import Recipe
+from bigvit.task import Task
+
 
 def parameter_groups(
-    parameters: Iterable[tuple[str, nn.Parameter]], no_decay: set[str], weight_decay: float
+    parameters: Mapping[str, nn.Parameter], trained: set[str], task: Task, recipe: Recipe
 ) -> list[dict[str, Any]]:
     """Groups for an optimizer, each with its `weight_decay` and `lr_scale`.
 
+    Matrices are decayed; vectors, class tokens and positions are not. With a layer decay d, layer l
+    of L has a share d**(L - l) of the learning rate.
+
     Args:
-        parameters: named, in the model's order; frozen ones are left out.
-        no_decay: names of matrices that are not decayed.
-        weight_decay: of the decayed group.
+        parameters: by name, in the model's order; those that the optimizer updates.
+        trained: names of those that are not frozen.
     """
-    trained = [(name, p) for name, p in parameters if p.requires_grad]
-    decayed = [p for name, p in trained if p.ndim >= 2 and name not in no_decay]
-    kept = [p for name, p in trained if p.ndim < 2 or name in no_decay]
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay, "lr_scale": 1.0},
-        {"params": kept, "weight_decay": 0.0, "lr_scale": 1.0},
-    ]
-    return [group for group in groups if group["params"]]
+    groups: dict[tuple[int, bool], dict[str, Any]] = {}
+    no_decay = task.no_weight_decay()
+    for name, p in parameters.items():
+        if name not in trained:
+            continue
+        decayed = p.ndim >= 2 and name not in no_decay
+        layer = task.layer_id(name) if recipe.layer_decay != 1 else task.layers
+        group = {
+            "params": [],
+            "weight_decay": recipe.optim.weight_decay if decayed else 0.0,
+            "lr_scale": recipe.layer_decay ** (task.layers - layer),
+        }
+        groups.setdefault((layer, not decayed), group)["params"].append(p)
+    return [groups[key] for key in sorted(groups)]

@@ -15,6 +15,7 @@ from bigvit.recipe.data import (
     SimpleRandomCrop,
     ThreeAugment,
 )
+from bigvit.recipe.model import ParallelViT
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
@@ -85,6 +86,9 @@ def _check_model(recipe: Recipe) -> None:
     model, size = recipe.model, recipe.data.image_size
     for name in ("patch_size", "embed_dim", "depth", "num_heads", "in_chans", "num_classes"):
         _allow(f"model.{name}", getattr(model, name), getattr(model, name) >= 1, "at least 1")
+    if isinstance(model, ParallelViT):
+        count = model.branches_per_block
+        _allow("model.branches_per_block", count, count >= 1, "at least 1")
     _allow("model.mlp_ratio", model.mlp_ratio, model.hidden_dim >= 1, "1/embed_dim or more")
     _allow("data.image_size", size, size >= 1, "at least 1")
     _allow(

@@ -18,11 +18,9 @@ class Recipe:
     optim: Optimizer
     clip_norm: float | None  # largest global gradient norm; None for no clipping
     schedule: Schedule
-    trainable: Literal["all", "attention"]  # attention: all but the attention layers is frozen
-    layer_decay: float  # factor of the learning rate from a layer to the one before it; 1 for none
-    init: (
-        str | None
-    )  # what the weights given by --init are of: a recipe; None: trained from scratch
+    trainable: Literal["all", "attention"]  # attention: with positions and head; the rest is frozen
+    layer_decay: float  # learning rate of a layer over that of the next one; 1 for none
+    starts_from: str | None  # recipe of the weights to start from; None: from scratch
     batch_size: int  # global: over all ranks and accumulation steps
     precision: Literal["fp32", "bf16"]  # of forward and backward; weights and moments stay fp32
     seed: int  # of every random choice

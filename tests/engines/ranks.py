@@ -97,7 +97,7 @@ def counts(ranks: Ranks, folder: Path) -> None:
         engine = build_engine(tiny.adamw, Run(sharding=f"zero{stage}"), cut, ranks)
         source = DigitsSource("test")
         source.images, source.targets = source.images[:103], source.targets[:103]
-        found[stage] = evaluate(engine.predict, source, 10, ranks).as_json()
+        found[stage] = evaluate(engine.predict, source, tiny.adamw.data, 10, ranks).as_json()
     if ranks.rank == 0:
         (folder / f"counts_{ranks.world}.json").write_text(json.dumps(found))
 

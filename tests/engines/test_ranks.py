@@ -18,7 +18,7 @@ def test_evaluation_counts_every_image_once_on_1_2_and_3_ranks(two_ranks, three_
     source = DigitsSource("test")
     source.images, source.targets = source.images[:103], source.targets[:103]
     with torch.no_grad():
-        alone_ = evaluate(task.predict, source, 10, alone()).as_json()
+        alone_ = evaluate(task.predict, source, tiny.adamw.data, 10, alone()).as_json()
     assert alone_["images"] == 103 and 0 < alone_["top1_correct"] < 103
     for world in (2, 3):
         found = json.loads((two_ranks / f"counts_{world}.json").read_text())

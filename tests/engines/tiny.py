@@ -41,7 +41,7 @@ adamw = Recipe(
     schedule=Cosine(epochs=2, warmup_epochs=1, warmup_lr=1e-4, min_lr=1e-5),
     trainable="all",
     layer_decay=1.0,
-    init=None,
+    starts_from=None,
     batch_size=144,
     precision="fp32",
     seed=1,

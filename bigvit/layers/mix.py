@@ -1,0 +1,79 @@
+"""Mixup and CutMix within groups of the global batch: drawn on the host, applied on the device.
+
+A group's samples share one draw. The partner of the i-th sample of a group is the i-th from its
+end, as in timm, where the group is the whole batch. Shapes: B images, C channels, H x W pixels, K
+classes.
+"""
+
+import numpy as np
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from bigvit import random
+from bigvit.recipe import Mix
+
+Span = tuple[int, int]
+
+
+def draw(mix: Mix, image_size: int, seed: int, number: int, span: Span) -> dict[str, Tensor]:
+    """How the samples at positions [start, stop) of a global batch, whole groups, are mixed.
+
+    Returns:
+        mix_blend (B,): weight of a sample's own pixels outside the box (mixup's lambda, or 1).
+        mix_box (B, 4): rows [top, bottom) and columns [left, right) that are the partner's.
+        mix_target (B,): weight of a sample's own target.
+    """
+    start, stop = span
+    assert start % mix.group == 0 and stop % mix.group == 0, "the layout keeps groups whole"
+    drawn = [
+        _draw_group(mix, image_size, seed, number, group)
+        for group in range(start // mix.group, stop // mix.group)
+    ]
+    blends, boxes, targets = zip(*drawn, strict=True)
+    return {
+        "mix_blend": torch.tensor(blends, dtype=torch.float32).repeat_interleave(mix.group),
+        "mix_box": torch.tensor(boxes, dtype=torch.int64).repeat_interleave(mix.group, dim=0),
+        "mix_target": torch.tensor(targets, dtype=torch.float32).repeat_interleave(mix.group),
+    }
+
+
+def _draw_group(
+    mix: Mix, size: int, seed: int, number: int, group: int
+) -> tuple[float, tuple[int, int, int, int], float]:
+    which, u, row, column = random.uniform(4, "mix", seed, number, group).tolist()
+    cut = which < mix.switch if mix.mixup and mix.cutmix else bool(mix.cutmix)
+    alpha = mix.cutmix if cut else mix.mixup
+    if not alpha:
+        return 1.0, (0, 0, 0, 0), 1.0
+    own = float(betaincinv(alpha, alpha, u))
+    if not cut:
+        return own, (0, 0, 0, 0), own
+    half = int(size * np.sqrt(1 - own)) // 2
+    middle = int(row * size), int(column * size)
+    top, left = (max(m - half, 0) for m in middle)
+    bottom, right = (min(m + half, size) for m in middle)
+    area = (bottom - top) * (right - left)
+    return 1.0, (top, bottom, left, right), 1 - area / size**2
+
+
+def mix_images(images: Tensor, draws: dict[str, Tensor], group: int) -> Tensor:
+    """Images (B, C, H, W), normalised -> mixed with their partners."""
+    partners = _partners(images, group)
+    blend = draws["mix_blend"].to(images.dtype)[:, None, None, None]
+    mixed = images * blend + partners * (1 - blend)
+    top, bottom, left, right = draws["mix_box"][:, :, None, None, None].unbind(1)
+    rows = torch.arange(images.shape[2], device=images.device)[None, None, :, None]
+    columns = torch.arange(images.shape[3], device=images.device)[None, None, None, :]
+    inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    return torch.where(inside, partners, mixed)
+
+
+def mix_targets(targets: Tensor, draws: dict[str, Tensor], group: int) -> Tensor:
+    """Targets (B, K), distributions -> mixed with their partners'."""
+    own = draws["mix_target"][:, None]
+    return targets * own + _partners(targets, group) * (1 - own)
+
+
+def _partners(values: Tensor, group: int) -> Tensor:
+    return values.unflatten(0, (-1, group)).flip(1).flatten(0, 1)
