@@ -47,6 +47,12 @@ def _parser() -> argparse.ArgumentParser:
     command = add("diff", _diff, "print where two recipes differ")
     command.add_argument("first", help="a name, or FILE.py[:NAME]")
     command.add_argument("second", help="a name, or FILE.py[:NAME]")
+    command = add("samples", _samples, "draw a training batch as the model sees it")
+    command.add_argument("recipe", help="a name, or FILE.py[:NAME]")
+    command.add_argument("--data-root", help="where the data set is")
+    command.add_argument("--batch", type=int, default=0, help="number of the global batch")
+    command.add_argument("--count", type=int, default=32, help="images drawn (default 32)")
+    command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
@@ -113,6 +119,24 @@ def _diff(options: argparse.Namespace) -> None:
     (_, first), (_, second) = find_recipe(options.first), find_recipe(options.second)
     for line in differences(to_json(first), to_json(second)):
         print(line)
+
+
+def _samples(options: argparse.Namespace) -> None:
+    from bigvit.data.check import check_data
+    from bigvit.recipe import Run
+    from bigvit.recipe.find import find_recipe
+
+    _, recipe = find_recipe(options.recipe)
+    if not 0 <= options.batch < recipe.updates:
+        raise ValueError(f"--batch: {options.batch} is not one of 0 to {recipe.updates - 1}")
+    if options.count < 1:
+        raise ValueError(f"--count: {options.count} is not allowed; it must be at least 1")
+    run = Run(data_root=options.data_root)
+    check_data(recipe.data, run)
+    from bigvit.samples import draw_samples
+
+    draw_samples(recipe, run, options.batch, options.count, options.out)
+    print(options.out)
 
 
 def _evaluate(options: argparse.Namespace) -> None:

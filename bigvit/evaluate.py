@@ -1,7 +1,8 @@
 """Evaluation: every test image counted once, over any number of ranks."""
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
-from bigvit.data.loader import test_batches
+from bigvit.data.bad import gather
+from bigvit.data.loader import test_batches, workers_for
 from bigvit.data.sources import Source, open_source
 from bigvit.engines.ranks import Ranks, alone
+from bigvit.recipe import Data
 from bigvit.recipe.store import recipe_from_json
 from bigvit.task import Batch, Task
 
@@ -20,48 +23,80 @@ from bigvit.task import Batch, Task
 class Counts:
     """How many test images had their class among the best one or five logits."""
 
-    images: int
+    images: int  # that could be read
     top1: int
     top5: int
+    bad: tuple[str, ...]  # names of those that could not be read
+    seconds: float = field(compare=False)  # that it took
 
     def as_json(self) -> dict[str, float]:
         """Counts and percentages."""
+        images = max(1, self.images)
         return {
             "images": self.images,
+            "bad_images": len(self.bad),
             "top1_correct": self.top1,
             "top5_correct": self.top5,
-            "top1": 100 * self.top1 / self.images,
-            "top5": 100 * self.top5 / self.images,
+            "top1": 100 * self.top1 / images,
+            "top5": 100 * self.top5 / images,
         }
 
 
 def evaluate(
-    predict: Callable[[Batch], Tensor], source: Source, batch_size: int, ranks: Ranks
+    predict: Callable[[Batch], Tensor],
+    source: Source,
+    data: Data,
+    batch_size: int,
+    ranks: Ranks,
+    workers: int = 0,
 ) -> Counts:
-    """Count what `predict` gets right. Collective: every rank predicts equally often."""
-    total = torch.zeros(3, dtype=torch.int64)
-    for batch in test_batches(source, batch_size, ranks.rank, ranks.world):
+    """Count what `predict` gets right. Collective: every rank predicts equally often.
+
+    Args:
+        workers: processes of this rank that decode.
+    """
+    began = time.perf_counter()
+    total, bad = torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    for batch in test_batches(source, data, batch_size, ranks.rank, ranks.world, workers):
         logits = predict(batch).cpu()
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices
         hits = (best == batch.targets[:, None]) & batch.valid[:, None]
         total += torch.stack([batch.valid.sum(), hits[:, 0].sum(), hits.sum()])
-    return Counts(*ranks.sum(total).tolist())
+        bad = torch.cat([bad, batch.bad])
+    images, top1, top5 = ranks.sum(total).tolist()
+    names = tuple(source.name(id) for id in gather(bad.unique(), ranks).tolist())
+    return Counts(images, top1, top5, names, time.perf_counter() - began)
 
 
-def evaluate_checkpoint(checkpoint: Path, batch_size: int) -> dict[str, Any]:
+def evaluate_checkpoint(
+    checkpoint: Path, batch_size: int, data_root: Path | None = None, workers: int | None = None
+) -> dict[str, Any]:
     """Evaluate a checkpoint in this process alone, and say which one it was.
 
     Raises:
         Damaged: the checkpoint is not whole.
+        ValueError: the data set is not there, or not the recipe's.
     """
     manifest, weights = read_weights(checkpoint)
     recipe = recipe_from_json(manifest.recipe)
+    test_set = open_source(recipe.data, "test", data_root)
     ranks = alone()
     task = Task(recipe).to(ranks.device)
     task.load_state_dict(weights)
     if recipe.precision == "bf16":
         task.to(torch.bfloat16)
-    test_set = open_source(recipe.data, "test")
     with torch.no_grad():
-        counts = evaluate(lambda b: task.predict(b.to(ranks.device)), test_set, batch_size, ranks)
-    return {"checkpoint": str(checkpoint), "update": manifest.update, **counts.as_json()}
+        counts = evaluate(
+            lambda b: task.predict(b.to(ranks.device)),
+            test_set,
+            recipe.data,
+            batch_size,
+            ranks,
+            workers_for(workers),
+        )
+    return {
+        "checkpoint": str(checkpoint),
+        "update": manifest.update,
+        **counts.as_json(),
+        "images_per_second": counts.images / counts.seconds,
+    }

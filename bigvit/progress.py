@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 from tqdm import tqdm
@@ -76,6 +77,11 @@ class Progress:
                 f"of {counts.images} test images"
             )
             self._begin(update)
+
+    def unreadable(self, names: Sequence[str]) -> None:
+        """Images could not be read."""
+        if self.folder is not None and (new := self.folder.list_bad(names)):
+            self.say(f"{new} unreadable images more, listed in {self.folder.bad_images}")
 
     def saved(self, update: int) -> None:
         """A checkpoint was written."""

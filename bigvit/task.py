@@ -52,18 +52,21 @@ class Task(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The weighted losses of a training batch, float32 scalars by name."""
-        images, targets = self._normalise(batch.images), batch.targets
-        if "mix_target" in batch.draws:
-            group = self.recipe.data.mixing_group
-            assert group is not None
-            images = mix_images(images, batch.draws, group)
-            classes = self.recipe.model.num_classes
-            targets = mix_targets(objectives.dense(targets, classes), batch.draws, group)
+        images, targets = self.inputs(batch)
         output = self.model(self._to_model(images), batch.draws)
         return {
             name: objectives.loss(objective, output, targets)
             for name, objective in zip(self.names, self.recipe.objectives, strict=True)
         }
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Images (B, C, H, W), normalised and mixed, and targets (B, K), float32."""
+        images = self._normalise(batch.images)
+        targets = objectives.dense(batch.targets, self.recipe.model.num_classes)
+        if (group := self.recipe.data.mixing_group) is not None:
+            images = mix_images(images, batch.draws, group)
+            targets = mix_targets(targets, batch.draws, group)
+        return images, targets
 
     def predict(self, batch: Batch) -> Tensor:
         """Logits (B, K), nothing dropped."""

@@ -1,10 +1,11 @@
 """Whether a recipe's data are there, asked before anything heavy is loaded."""
 
+from bigvit.data.sources import open_source
 from bigvit.recipe import Data, Digits, Images, Run
 
 
 def check_data(data: Data, run: Run) -> None:
-    """Raise ValueError unless the data can be read.
+    """Raise ValueError unless the data can be read. What was listed here is not listed again.
 
     Raises:
         ValueError: says what was looked for, and where to put it.
@@ -14,7 +15,11 @@ def check_data(data: Data, run: Run) -> None:
             if run.data_root is not None:
                 raise ValueError("--data-root: the digits come with scikit-learn; leave it out")
         case Images():
-            raise ValueError(
-                "this version reads no ImageNet yet: recipes on it can be listed, shown and "
-                "counted; train digits_vit, or a recipe of your own on its data"
-            )
+            train = open_source(data, "train", run.data_root)
+            test = open_source(data, "test", run.data_root)
+            for a, b in zip(train.classes, test.classes, strict=True):
+                if a != b:
+                    raise ValueError(
+                        f"--data-root {run.data_root}: training and test images have other "
+                        f"classes ({a}, {b})"
+                    )

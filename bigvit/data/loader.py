@@ -3,21 +3,25 @@
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from bigvit import random
 from bigvit.data import augment
+from bigvit.data.decode import BadImage
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
-from bigvit.recipe import Data, Layout, Recipe
+from bigvit.recipe import Data, Images, Layout, Recipe
 from bigvit.task import Batch
 
 Draws = Callable[[int, tuple[int, int]], dict[str, Tensor]]
 """(number of the global batch, span of positions) -> everything random in the forward pass."""
+
+ATTEMPTS = 100  # at finding an image in the place of a bad one
 
 
 class Place(NamedTuple):
@@ -28,6 +32,13 @@ class Place(NamedTuple):
     id: int
 
 
+class TestPlace(NamedTuple):
+    """Which test image."""
+
+    id: int
+    real: bool  # false: it fills a batch, and is not counted
+
+
 class Sample(NamedTuple):
     """An image as it goes into a batch. Shapes: C channels, H x W pixels."""
 
@@ -35,25 +46,56 @@ class Sample(NamedTuple):
     target: int
     id: int
     slot: int
+    valid: bool  # whether there is an image
+    bad: tuple[int, ...]  # images that could not be read on the way to this one
 
 
-class _Images(Dataset[Sample]):
+class _TrainImages(Dataset[Sample]):
     """The source's images, varied as drawn for their places."""
 
     def __init__(self, source: Source, data: Data, seed: int) -> None:
         self.source, self.data, self.seed = source, data, seed
 
     def __getitem__(self, place: Place) -> Sample:
-        drawn = augment.draw(self.data, self.seed, place.epoch, place.slot)
-        image = augment.apply(self.source.image(place.id), drawn)
-        tensor = torch.from_numpy(np.ascontiguousarray(image))
-        return Sample(tensor, self.source.target(place.id), place.id, place.slot)
+        """The image of a place, or another that the place alone decides on, if it is bad."""
+        id, bad = place.id, list[int]()
+        for attempt in range(ATTEMPTS):
+            try:
+                image = self.source.read(id)
+            except BadImage:
+                bad.append(id)
+                key = ("replacement", self.seed, place.epoch, place.slot, attempt)
+                id = int(random.bits(1, *key)[0] % np.uint64(len(self.source)))
+                continue
+            drawn = augment.draw(self.data, self.seed, place.epoch, place.slot, image.size)
+            pixels = torch.from_numpy(augment.apply(image, drawn))
+            return Sample(pixels, self.source.target(id), id, place.slot, True, tuple(bad))
+        blank = _blank(self.data)
+        return Sample(blank, self.source.target(place.id), place.id, place.slot, False, tuple(bad))
+
+
+class _TestImages(Dataset[Sample]):
+    """The source's images, as they are tested."""
+
+    def __init__(self, source: Source, data: Data) -> None:
+        self.source, self.data = source, data
+
+    def __getitem__(self, place: TestPlace) -> Sample:
+        id, real = place
+        try:
+            pixels = torch.from_numpy(augment.test_image(self.source.read(id), self.data))
+        except BadImage:
+            return Sample(_blank(self.data), self.source.target(id), id, id, False, (id,))
+        return Sample(pixels, self.source.target(id), id, id, real, ())
 
 
 def train_batches(
     source: Source, recipe: Recipe, cut: Layout, rank: int, workers: int, first: int, draws: Draws
 ) -> Iterator[list[Batch]]:
-    """This rank's micro-batches of every global batch from number `first` to the last one."""
+    """This rank's micro-batches of every global batch from number `first` to the last one.
+
+    `valid` is false where an image was bad and no other was found: not to be trained on.
+    """
     sampler = Sampler(len(source), recipe.data.repeats, recipe.batch_size, recipe.seed)
     numbers = range(first, recipe.updates)
 
@@ -66,17 +108,7 @@ def train_batches(
                 here = zip(slots[start:stop].tolist(), ids[start:stop].tolist(), strict=True)
                 yield [Place(epoch, *pair) for pair in here]
 
-    loader = DataLoader(
-        _Images(source, recipe.data, recipe.seed),
-        batch_sampler=_Iterated(places),
-        num_workers=workers,
-        collate_fn=_collate,
-        pin_memory=torch.cuda.is_available(),
-        worker_init_fn=_ignore_signals,
-        multiprocessing_context="fork" if workers else None,
-        prefetch_factor=4 if workers else None,
-    )
-    stream = iter(loader)
+    stream = _stream(_TrainImages(source, recipe.data, recipe.seed), places, workers)
     for number in numbers:
         yield [
             next(stream)._replace(
@@ -86,22 +118,27 @@ def train_batches(
         ]
 
 
-def test_batches(source: Source, size: int, rank: int, world: int) -> Iterator[Batch]:
+def test_batches(
+    source: Source, data: Data, size: int, rank: int, world: int, workers: int
+) -> Iterator[Batch]:
     """This rank's share of every image once, in batches of `size`, as many on every rank.
 
-    Places without an image left repeat the last one with `valid` false.
+    Places without an image left repeat the last one. Theirs, and a bad image's, have `valid` false.
     """
     share = -(-len(source) // world)
     steps = -(-share // size)
-    for step in range(steps):
-        within = np.arange(step * size, (step + 1) * size)
-        wanted = rank * share + within
-        valid = (within < share) & (wanted < len(source))
-        ids = np.minimum(wanted, len(source) - 1)
-        images = torch.stack([torch.from_numpy(source.image(int(i))) for i in ids])
-        targets = torch.tensor([source.target(int(i)) for i in ids])
-        numbers = torch.from_numpy(ids)
-        yield Batch(images, targets, numbers, numbers, step, 0, torch.from_numpy(valid), {})
+
+    def places() -> Iterator[list[TestPlace]]:
+        for step in range(steps):
+            within = np.arange(step * size, (step + 1) * size)
+            wanted = rank * share + within
+            real = (within < share) & (wanted < len(source))
+            ids = np.minimum(wanted, len(source) - 1)
+            yield [TestPlace(*pair) for pair in zip(ids.tolist(), real.tolist(), strict=True)]
+
+    workers = workers if isinstance(data, Images) else 0  # digits need no decoding
+    for step, batch in enumerate(_stream(_TestImages(source, data), places, workers)):
+        yield batch._replace(number=step, micro=0)
 
 
 def workers_for(workers: int | None) -> int:
@@ -112,18 +149,34 @@ def workers_for(workers: int | None) -> int:
     return max(0, min(12, len(os.sched_getaffinity(0)) // ranks_here - 1))
 
 
+def _stream(
+    images: Dataset[Sample], places: Callable[[], Iterator[Any]], workers: int
+) -> Iterator[Batch]:
+    """Batches of the images at places, in their order."""
+    loader = DataLoader(
+        images,
+        batch_sampler=_Iterated(places),
+        num_workers=workers,
+        collate_fn=_collate,
+        pin_memory=torch.cuda.is_available(),
+        worker_init_fn=_ignore_signals,
+        multiprocessing_context="fork" if workers else None,
+        prefetch_factor=4 if workers else None,
+    )
+    return iter(loader)
+
+
 class _Iterated:
     """A batch sampler from a function that makes an iterator."""
 
-    def __init__(self, make: Callable[[], Iterator[list[Place]]]) -> None:
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
         self.make = make
 
-    def __iter__(self) -> Iterator[list[Place]]:
+    def __iter__(self) -> Iterator[Any]:
         return self.make()
 
 
 def _collate(samples: Sequence[Sample]) -> Batch:
-    count = len(samples)
     return Batch(
         images=torch.stack([sample.image for sample in samples]),
         targets=torch.tensor([sample.target for sample in samples]),
@@ -131,9 +184,15 @@ def _collate(samples: Sequence[Sample]) -> Batch:
         slots=torch.tensor([sample.slot for sample in samples]),
         number=-1,
         micro=-1,
-        valid=torch.ones(count, dtype=torch.bool),
+        valid=torch.tensor([sample.valid for sample in samples]),
         draws={},
+        bad=torch.tensor(sorted({id for s in samples for id in s.bad}), dtype=torch.int64),
     )
+
+
+def _blank(data: Data) -> Tensor:
+    """What stands where there is no image."""
+    return torch.zeros((data.channels, data.image_size, data.image_size), dtype=torch.uint8)
 
 
 def _ignore_signals(_: int) -> None:

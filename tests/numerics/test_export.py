@@ -44,7 +44,8 @@ def trained(recipe: Recipe, batches: Batches) -> SingleEngine:
 
 
 def digits() -> Batch:
-    return next(all_test_images(open_source(find_recipe("digits_vit")[1].data, "test"), 64, 0, 1))
+    data = find_recipe("digits_vit")[1].data
+    return next(all_test_images(open_source(data, "test"), data, 64, 0, 1, 0))
 
 
 def timm_logits(folder: Path, images: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import pictures
 import pytest
 import torch
 
@@ -31,7 +33,7 @@ RECIPE = replace(
 """Three updates an epoch, six in all."""
 
 OVERSUBSCRIBED = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-FIELDS = ("images", "targets", "ids", "slots", "valid")
+FIELDS = ("images", "targets", "ids", "slots", "valid", "bad")
 
 
 def batches(
@@ -117,10 +119,10 @@ def test_every_image_is_the_sources_varied_as_its_place_says() -> None:
         for image, target, id, slot in zip(
             batch.images, batch.targets, batch.ids.tolist(), batch.slots.tolist(), strict=True
         ):
-            drawn = draw(recipe.data, recipe.seed, epoch, slot)
-            assert np.array_equal(image.numpy(), apply(source.image(id), drawn))
+            drawn = draw(recipe.data, recipe.seed, epoch, slot, (8, 8))
+            assert np.array_equal(image.numpy(), apply(source.read(id), drawn))
             assert target == source.target(id)
-            changed += not np.array_equal(image.numpy(), source.image(id))
+            changed += not pictures.equal(image.numpy()[0], source.read(id))
     assert changed > 1000  # 8 of 9 shifts move something
 
 
@@ -138,7 +140,7 @@ def test_without_augmentation_images_are_the_sources() -> None:
     recipe = replace(RECIPE, data=digits_vit.data)
     for (batch,) in batches(recipe, micro=None)[::2]:
         for image, id in zip(batch.images, batch.ids.tolist(), strict=True):
-            assert np.array_equal(image.numpy(), source.image(id))
+            assert pictures.equal(image.numpy()[0], source.read(id))
 
 
 def test_training_batches_have_the_types_that_a_task_takes(
@@ -149,6 +151,7 @@ def test_training_batches_have_the_types_that_a_task_takes(
     assert {batch.targets.dtype, batch.ids.dtype, batch.slots.dtype} == {torch.int64}
     assert batch.valid.dtype == torch.bool and bool(batch.valid.all())
     assert batch.draws["drop_path"].shape == (2, 40)
+    assert (batch.bad.dtype, batch.bad.shape) == (torch.int64, (0,))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
@@ -157,7 +160,10 @@ def test_evaluation_covers_every_image_once_in_as_many_steps_on_every_rank(
     world: int, size: int
 ) -> None:
     source = open_source(digits_vit.data, "test")
-    ranks = [list(loader.test_batches(source, size, rank, world)) for rank in range(world)]
+    ranks = [
+        list(loader.test_batches(source, digits_vit.data, size, rank, world, 0))
+        for rank in range(world)
+    ]
     assert len({len(rank) for rank in ranks}) == 1
     seen: list[int] = []
     for rank in ranks:
@@ -165,7 +171,7 @@ def test_evaluation_covers_every_image_once_in_as_many_steps_on_every_rank(
             assert len(batch.images) == len(batch.targets) == len(batch.valid) == size
             seen.extend(batch.ids[batch.valid].tolist())
             for image, target, id in zip(batch.images, batch.targets, batch.ids, strict=True):
-                assert np.array_equal(image.numpy(), source.image(int(id)))
+                assert pictures.equal(image.numpy()[0], source.read(int(id)))
                 assert target == source.target(int(id))
     assert sorted(seen) == list(range(len(source)))
     assert batch_order_is_ascending(ranks)
@@ -190,11 +196,40 @@ def test_the_digits_are_split_as_their_docstring_says() -> None:
     assert sorted(places["train"] + places["test"]) == list(range(1797))
     for source, split in ((train, "train"), (test, "test")):
         for index, place in enumerate(places[split]):
-            image = source.image(index)
-            assert (image.shape, image.dtype) == ((1, 8, 8), np.uint8)
-            assert np.array_equal(np.round(image[0] * (16 / 255)), images[place])
+            image = source.read(index)
+            assert (image.size, image.mode) == ((8, 8), "L")
+            pixels = np.asarray(image)
+            assert np.array_equal(np.round(pixels * (16 / 255)), images[place])
+            assert np.array_equal(pixels, np.round(images[place] * (255 / 16)))
             assert source.target(index) == targets[place]
     assert train.images.max() == test.images.max() == 255
+
+
+@OVERSUBSCRIBED
+def test_a_data_set_gives_the_same_stream_in_every_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datasets import ClassLabel, Dataset, Features, Image
+
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    pictures.write_folders(tmp_path / "folders", "train", pictures.jpegs(60))
+    rows = [
+        {"image": {"bytes": content, "path": name}, "label": target}
+        for name, target, content in pictures.jpegs(60)
+    ]
+    kinds = Features({"image": Image(), "label": ClassLabel(names=pictures.CLASSES)})
+    (tmp_path / "parquet").mkdir()
+    Dataset.from_list(rows, features=kinds).to_parquet(tmp_path / "parquet/train.parquet")
+
+    def stream(form: str, workers: int) -> list[list[Batch]]:
+        recipe = pictures.RECIPE
+        source, cut = open_source(recipe.data, "train", tmp_path / form), layout(recipe, 1, 8)
+        return list(loader.train_batches(source, recipe, cut, 0, workers, 0, Task(recipe).draws))
+
+    wanted = stream("folders", 0)
+    assert wanted[0][0].images.float().std() > 10
+    assert same(stream("parquet", 0), wanted)
+    assert same(stream("parquet", 2), wanted)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,119 @@
+"""RandAugment (arXiv:1909.13719) as timm does it: its operations and strengths, our draws."""
+
+from statistics import NormalDist
+from typing import NamedTuple
+
+from PIL import Image
+
+from bigvit import random
+from bigvit.data.augment.crop import RESAMPLING, Interpolation
+from bigvit.recipe import RandAugment
+
+PROBABILITY = 0.5  # that an operation, once chosen, is applied: timm's default
+LEVELS = 10.0  # the strongest magnitude
+
+# timm's names, in timm's order
+OPERATIONS = (
+    "AutoContrast",
+    "Equalize",
+    "Invert",
+    "Rotate",
+    "Posterize",
+    "Solarize",
+    "SolarizeAdd",
+    "Color",
+    "Contrast",
+    "Brightness",
+    "Sharpness",
+    "ShearX",
+    "ShearY",
+    "TranslateXRel",
+    "TranslateYRel",
+)
+# those of them that have a variant which grows in severity with the magnitude
+INCREASING = {"Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"}
+
+
+class Operation(NamedTuple):
+    """timm's name of an operation, and its argument, if it takes one."""
+
+    name: str
+    argument: float | None
+
+
+class Operations(NamedTuple):
+    """What is applied, in this order; the colour of what comes in at a border; the resampling."""
+
+    operations: tuple[Operation, ...]
+    fill: tuple[int, ...]
+    interpolation: Interpolation
+
+
+def draw(
+    augment: RandAugment, fill: tuple[int, ...], interpolation: Interpolation, *place: int
+) -> Operations | None:
+    """Operations chosen with replacement, each applied with probability 1/2; None if none is.
+
+    The strength is normal about the recipe's magnitude, clipped to [0, 10].
+    """
+    count = augment.operations
+    found: list[Operation] = []
+    drawn = random.uniform(4 * count, "augment", *place).reshape(count, 4).tolist()
+    for which, whether, strength, sign in drawn:
+        if whether < PROBABILITY:
+            name = OPERATIONS[int(which * len(OPERATIONS))]
+            if augment.increasing and name in INCREASING:
+                name += "Increasing"
+            # a uniform number may be 0, whose quantile is not finite
+            normal = NormalDist().inv_cdf(max(strength, 2.0**-54))
+            level = augment.magnitude + augment.magnitude_std * normal
+            level = min(max(level, 0.0), LEVELS)
+            found.append(Operation(name, argument(name, level, sign < 0.5)))
+    return Operations(tuple(found), fill, interpolation) if found else None
+
+
+def argument(name: str, level: float, negate: bool) -> float | None:
+    """An operation's argument at a level of 0 to 10 (timm's LEVEL_TO_ARG, with our sign)."""
+    share = level / LEVELS
+    sign = -1 if negate else 1
+    match name:
+        case "AutoContrast" | "Equalize" | "Invert":
+            return None
+        case "Rotate":
+            return sign * (share * 30.0)  # degrees
+        case "Posterize":
+            return int(share * 4)  # bits kept
+        case "PosterizeIncreasing":
+            return 4 - int(share * 4)
+        case "Solarize":
+            return min(256, int(share * 256))  # threshold
+        case "SolarizeIncreasing":
+            return 256 - min(256, int(share * 256))
+        case "SolarizeAdd":
+            return min(128, int(share * 110))  # added
+        case "Color" | "Contrast" | "Brightness" | "Sharpness":
+            return share * 1.8 + 0.1  # factor
+        case (
+            "ColorIncreasing"
+            | "ContrastIncreasing"
+            | "BrightnessIncreasing"
+            | "SharpnessIncreasing"
+        ):
+            return max(0.1, 1.0 + sign * (share * 0.9))
+        case "ShearX" | "ShearY":
+            return sign * (share * 0.3)  # pixels a pixel
+        case "TranslateXRel" | "TranslateYRel":
+            return sign * (share * 0.45)  # of the side
+        case _:
+            raise AssertionError(name)
+
+
+def apply(image: Image.Image, drawn: Operations) -> Image.Image:
+    """The RGB image after the operations, which are timm's own functions."""
+    from timm.data.auto_augment import NAME_TO_OP  # seconds to import; few recipes need it
+
+    common = {"fillcolor": drawn.fill, "resample": RESAMPLING[drawn.interpolation]}
+    for name, value in drawn.operations:
+        arguments = () if value is None else (value,)
+        image = NAME_TO_OP[name](image, *arguments, **common)
+    return image

@@ -1,0 +1,27 @@
+"""Shifts by a few pixels."""
+
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from bigvit import random
+
+
+class Moved(NamedTuple):
+    """Where an image moves to, pixels."""
+
+    down: int
+    right: int
+
+
+def draw(pixels: int, *place: int) -> Moved:
+    """Up to `pixels` in each direction, every shift equally likely."""
+    raw = random.bits(2, "augment", *place) % np.uint64(2 * pixels + 1)
+    return Moved(int(raw[0]) - pixels, int(raw[1]) - pixels)
+
+
+def apply(image: Image.Image, by: Moved) -> Image.Image:
+    """The moved image; what comes in at an edge is background, 0."""
+    width, height = image.size
+    return image.crop((-by.right, -by.down, width - by.right, height - by.down))

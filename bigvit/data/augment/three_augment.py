@@ -1,0 +1,74 @@
+"""3-Augment and colour jitter (DeiT III, section 6.2.2): one of three operations, then jitter."""
+
+from typing import Literal, NamedTuple
+
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+from bigvit import random
+from bigvit.recipe import ThreeAugment
+
+Choice = Literal["grayscale", "solarize", "blur"]
+CHOICES: tuple[Choice, ...] = ("grayscale", "solarize", "blur")
+RADII = (0.1, 2.0)  # of the blur, pixels: the authors' repository
+THRESHOLD = 128  # solarizing inverts the values from here on
+
+Enhancement = Literal["brightness", "contrast", "saturation"]
+ENHANCEMENTS: tuple[Enhancement, ...] = ("brightness", "contrast", "saturation")
+ENHANCE = {
+    "brightness": ImageEnhance.Brightness,
+    "contrast": ImageEnhance.Contrast,
+    "saturation": ImageEnhance.Color,
+}
+
+
+class Jitter(NamedTuple):
+    """A factor of colour jitter; 1 changes nothing."""
+
+    what: Enhancement
+    factor: float
+
+
+class Three(NamedTuple):
+    """The operation, the radius if it is a blur, and the jitter in its order."""
+
+    choice: Choice
+    radius: float | None
+    jitter: tuple[Jitter, ...]
+
+
+def draw(augment: ThreeAugment, *place: int) -> Three:
+    """One operation of three, equally likely, and jitter by factors within 1 +- its strength."""
+    which, where = random.uniform(2, "augment", *place).tolist()
+    choice = CHOICES[int(which * len(CHOICES))]
+    radius = RADII[0] + (RADII[1] - RADII[0]) * where if choice == "blur" else None
+    return Three(choice, radius, _draw_jitter(augment.color_jitter, *place))
+
+
+def _draw_jitter(strength: float, *place: int) -> tuple[Jitter, ...]:
+    if strength == 0:
+        return ()
+    count = len(ENHANCEMENTS)
+    drawn = random.uniform(2 * count, "jitter", *place).tolist()
+    factors, order = drawn[:count], drawn[count:]
+    # torchvision: no factor below 0
+    low, high = max(0.0, 1 - strength), 1 + strength
+    return tuple(
+        Jitter(ENHANCEMENTS[i], low + (high - low) * factors[i])
+        for i in sorted(range(count), key=order.__getitem__)
+    )
+
+
+def apply(image: Image.Image, drawn: Three) -> Image.Image:
+    """The RGB image after the operation and the jitter."""
+    match drawn:
+        case Three("grayscale"):
+            image = image.convert("L").convert("RGB")
+        case Three("solarize"):
+            image = ImageOps.solarize(image, THRESHOLD)
+        case Three("blur", float(radius)):
+            image = image.filter(ImageFilter.GaussianBlur(radius))
+        case _:
+            raise AssertionError(drawn)
+    for what, factor in drawn.jitter:
+        image = ENHANCE[what](image).enhance(factor)
+    return image

@@ -1,0 +1,88 @@
+"""Images that could not be read: known on every rank, and too many of them end the run."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bigvit.data.sources import Source
+from bigvit.task import Batch
+
+
+class TooManyBad(Exception):
+    """More images are unreadable than the run allows; raised on every rank alike."""
+
+
+class Group(Protocol):
+    """What is asked of the ranks."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    def agree(self, flag: int) -> int: ...
+
+    def sum(self, values: Tensor) -> Tensor: ...
+
+
+class BadImages:
+    """The distinct unreadable images that any rank has met."""
+
+    def __init__(self, source: Source, share: float, ranks: Group) -> None:
+        """
+        Args:
+            share: of the images, above which the run stops.
+        """
+        self.source, self.share, self.ranks = source, share, ranks
+        self.ids: set[int] = set()
+        self._new: list[int] = []
+
+    def saw(self, micro: Sequence[Batch]) -> None:
+        """Take note of what was bad for this rank's part of a global batch. Collective.
+
+        Raises:
+            TooManyBad: more than the share, or so many that no replacement was found.
+        """
+        news = {id for batch in micro for id in batch.bad.tolist()} - self.ids
+        lost = not all(bool(batch.valid.all()) for batch in micro)
+        told = self.ranks.agree(2 if lost else bool(news))
+        if not told:
+            return
+        found = gather(torch.tensor(sorted(news), dtype=torch.int64), self.ranks).tolist()
+        self._new.extend(id for id in found if id not in self.ids)
+        self.ids.update(found)
+        if told == 2 or len(self.ids) > self.share * len(self.source):
+            names = ", ".join(self.source.name(id) for id in sorted(self.ids)[:3])
+            raise TooManyBad(
+                f"{len(self.ids):,} of {len(self.source):,} training images cannot be read, more "
+                f"than the share of {self.share:g} that is allowed ({names}, ...); mend them, or "
+                "allow more by --bad-images"
+                if told == 1
+                else f"training images cannot be read, and no others were found in their place "
+                f"({len(self.ids):,} are known, {names}, ...); look at --data-root"
+            )
+
+    def new_names(self) -> list[str]:
+        """Names of those that were met since this was last asked."""
+        new, self._new = self._new, []
+        return [self.source.name(id) for id in new]
+
+
+def gather(ids: Tensor, ranks: Group) -> Tensor:
+    """All ranks' distinct numbers, sorted. Collective.
+
+    Args:
+        ids: (any,) int64, as many as this rank has.
+    """
+    counts = torch.zeros(ranks.world, dtype=torch.int64)
+    counts[ranks.rank] = len(ids)
+    counts = ranks.sum(counts)
+    whole = torch.zeros(int(counts.sum()), dtype=torch.int64)
+    if len(whole) == 0:
+        return whole
+    start = int(counts[: ranks.rank].sum())
+    whole[start : start + len(ids)] = ids
+    return ranks.sum(whole).unique()

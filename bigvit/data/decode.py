@@ -1,0 +1,47 @@
+"""Bytes of an image file -> RGB pixels, as the reference does it: PIL's `convert("RGB")`, which is
+torchvision's `pil_loader`.
+
+What that makes of unusual files, left as it is: a palette is looked up; transparency is dropped,
+not blended; CMYK goes by PIL's plain formula, without a colour profile; 16-bit gray is clipped at
+255, not scaled; an EXIF orientation is not applied. A file whose pixels were damaged without
+breaking its format cannot be told from a sound one. Deviation: only the formats below are opened,
+as others start programs (EPS) or are no photographs.
+"""
+
+import io
+import warnings
+
+from PIL import Image
+
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")
+
+
+class BadImage(Exception):
+    """An image that cannot be read."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name, self.reason = name, reason
+
+
+def decode(content: bytes, name: str) -> Image.Image:
+    """The image in a file's content, mode RGB.
+
+    Raises:
+        BadImage: it is empty, cut off, damaged, not an image, or so large that it may be an attack
+            (PIL's DecompressionBombError: above 179 million pixels).
+    """
+    if not content:
+        raise BadImage(name, "empty")
+    try:
+        with warnings.catch_warnings():
+            # of odd metadata, of palettes, and of more than 89 million pixels: all of them decode
+            warnings.simplefilter("ignore")
+            Image.init()  # once: `formats` must be registered
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                return image.convert("RGB")
+    except Exception as error:  # PIL raises what it meets: OSError, SyntaxError, struct.error, ...
+        text = str(error).replace("\n", " ")
+        if isinstance(error, Image.UnidentifiedImageError):
+            text = "not an image"  # its own text is the address of a buffer
+        raise BadImage(name, text or type(error).__name__) from None

@@ -1,0 +1,121 @@
+"""Data sets that are arrays of pixels in few files: CIFAR-10 and -100 in their binary form, and
+IDX files (MNIST, Fashion-MNIST). No pickle is read."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from bigvit.data.sources.source import Split
+
+CIFAR10, CIFAR100 = "cifar-10-batches-bin", "cifar-100-binary"
+IDX = {"train": "train", "test": "t10k"}
+
+
+class ArraySource:
+    """Images held in memory, which the workers share."""
+
+    def __init__(
+        self, split: Split, images: NDArray[np.uint8], targets: NDArray[np.uint8], names: list[str]
+    ) -> None:
+        """
+        Args:
+            images: (images, H, W) gray or (images, H, W, 3).
+        """
+        self.split, self.images, self.targets, self.classes = split, images, targets, names
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def name(self, index: int) -> str:
+        return f"{self.split}[{index}]"
+
+    def target(self, index: int) -> int:
+        return int(self.targets[index])
+
+    def read(self, index: int) -> Image.Image:
+        return Image.fromarray(self.images[index]).convert("RGB")
+
+
+def find_cifar(root: Path) -> Path | None:
+    """The folder of CIFAR's binary files, if it is there."""
+    for folder in (root, root / CIFAR10, root / CIFAR100):
+        if (folder / "batches.meta.txt").is_file() or (folder / "fine_label_names.txt").is_file():
+            return folder
+    return None
+
+
+def open_cifar(folder: Path, split: Split) -> ArraySource:
+    """CIFAR-10, or CIFAR-100 with its fine classes.
+
+    Raises:
+        ValueError: a file is missing or not of whole records.
+    """
+    fine = (folder / "fine_label_names.txt").is_file()
+    names = (folder / ("fine_label_names.txt" if fine else "batches.meta.txt")).read_text().split()
+    if fine:
+        files = [folder / f"{split}.bin"]
+    elif split == "train":
+        files = [folder / f"data_batch_{i}.bin" for i in range(1, 6)]
+    else:
+        files = [folder / "test_batch.bin"]
+    labels = 2 if fine else 1  # CIFAR-100: the coarse class, then the fine one
+    pixels = 3 * 32 * 32
+    parts: list[NDArray[np.uint8]] = []
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"--data-root: {file} is missing")
+        content = np.fromfile(file, np.uint8)
+        if len(content) == 0 or len(content) % (labels + pixels):
+            raise ValueError(
+                f"--data-root: {file} has {len(content):,} bytes, not a multiple of "
+                f"{labels + pixels:,}; get it again"
+            )
+        parts.append(content.reshape(-1, labels + pixels))
+    records = np.concatenate(parts)
+    images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return ArraySource(split, np.ascontiguousarray(images), records[:, labels - 1].copy(), names)
+
+
+def find_idx(root: Path) -> bool:
+    """Whether IDX files of a training or test split are there."""
+    return any(_idx_file(root, name, "images-idx3") for name in IDX.values())
+
+
+def open_idx(root: Path, split: Split) -> ArraySource:
+    """Images and labels of IDX files, plain or compressed; classes are called by their numbers.
+
+    Raises:
+        ValueError: a file is missing or not what its name says.
+    """
+    images = _read_idx(root, IDX[split], "images-idx3", 3)
+    targets = _read_idx(root, IDX[split], "labels-idx1", 1)
+    if len(images) != len(targets) or len(targets) == 0:
+        raise ValueError(
+            f"--data-root {root}: {len(images):,} images and {len(targets):,} labels of "
+            f"{IDX[split]} do not belong together"
+        )
+    return ArraySource(split, images, targets, [str(n) for n in range(int(targets.max()) + 1)])
+
+
+def _idx_file(root: Path, split: str, kind: str) -> Path | None:
+    names = (f"{split}-{kind}-ubyte", f"{split}-{kind}-ubyte.gz")
+    return next((root / name for name in names if (root / name).is_file()), None)
+
+
+def _read_idx(root: Path, split: str, kind: str, dimensions: int) -> NDArray[np.uint8]:
+    if (file := _idx_file(root, split, kind)) is None:
+        raise ValueError(f"--data-root {root}: {split}-{kind}-ubyte[.gz] is missing")
+    try:
+        content = file.read_bytes()
+        if file.suffix == ".gz":
+            content = gzip.decompress(content)
+        header = np.frombuffer(content, ">i4", 1 + dimensions)
+        shape = tuple(int(n) for n in header[1:])
+        if header[0] != 0x800 + dimensions:  # 8: unsigned bytes
+            raise ValueError("its first four bytes are not an IDX file's")
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"--data-root: {file} is not a whole IDX file: {error}") from None

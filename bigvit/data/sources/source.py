@@ -1,0 +1,40 @@
+"""What a source of images is."""
+
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Split = Literal["train", "test"]
+NAMES = {"train": ("train",), "test": ("validation", "val", "valid", "test")}
+"""What a split is called on disk; where there are several, the first is taken."""
+
+
+class Source(Protocol):
+    """Answers by image number, in any order, in any process."""
+
+    classes: list[str]  # by class number
+
+    @property
+    def targets(self) -> NDArray[np.integer]:
+        """Class numbers (images,)."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str:
+        """What the image is called where it is listed."""
+        ...
+
+    def target(self, index: int) -> int:
+        """Class number."""
+        ...
+
+    def read(self, index: int) -> Image.Image:
+        """The decoded image: mode RGB, or L for the digits.
+
+        Raises:
+            BadImage: it cannot be read.
+        """
+        ...

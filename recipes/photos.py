@@ -1,0 +1,65 @@
+"""A small ViT in two stages, as DeiT III trains its large ones: at a low resolution, then briefly
+at a higher one. On crops of twelve photographs, which `scripts/photos.py` cuts."""
+
+from dataclasses import replace
+
+from bigvit.recipe import (
+    AdamW,
+    BinaryCrossEntropy,
+    Cosine,
+    Images,
+    Mix,
+    RandomResizedCrop,
+    Recipe,
+    StochasticDepth,
+    ThreeAugment,
+    ViT,
+)
+
+photos_vit_64 = Recipe(
+    source="bigvit: DeiT III's procedure made small, no paper",
+    model=ViT(
+        patch_size=8,
+        embed_dim=96,
+        depth=4,
+        num_heads=3,
+        mlp_ratio=3.0,
+        layer_scale=1e-1,
+        drop_path=StochasticDepth(rate=0.05, group=4),
+        in_chans=3,
+        num_classes=12,
+    ),
+    data=Images(
+        dataset="crops of twelve photographs",
+        train_images=600,
+        classes=12,
+        image_size=64,
+        crop=RandomResizedCrop(scale=(0.3, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),
+        flip=0.5,
+        augment=ThreeAugment(color_jitter=0.3),
+        erasing=0.0,
+        repeats=1,
+        mix=Mix(mixup=0.2, cutmix=0.0, switch=0.5, group=4),
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        test_crop_ratio=1.0,
+    ),
+    objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+    optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+    clip_norm=1.0,
+    schedule=Cosine(epochs=12, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
+    trainable="all",
+    layer_decay=1.0,
+    starts_from=None,
+    batch_size=24,
+    precision="fp32",
+    seed=0,
+)
+
+photos_vit_64_ft96 = replace(
+    photos_vit_64,
+    data=replace(photos_vit_64.data, image_size=96),
+    optim=AdamW(lr=5e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+    schedule=Cosine(epochs=4, warmup_epochs=0, warmup_lr=1e-6, min_lr=1e-5),
+    starts_from="photos_vit_64",
+)
