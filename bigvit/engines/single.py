@@ -38,8 +38,11 @@ class SingleEngine:
         else:
             masters = named
         self.pairs = [(name, p, masters[name]) for name, p in named.items()]
+        self.trained = {name for name, p in named.items() if p.requires_grad}
         groups = parameter_groups(
-            masters.items(), self.task.no_weight_decay(), recipe.optim.weight_decay
+            ((name, master) for name, master in masters.items() if name in self.trained),
+            self.task.no_weight_decay(),
+            recipe.optim.weight_decay,
         )
         self.optimizer = optim.build(recipe.optim, groups)
         self.clip_norm = recipe.clip_norm
@@ -47,9 +50,10 @@ class SingleEngine:
     def update(self, micro: Sequence[Batch], lr: float) -> StepInfo:
         means = dict(zip(self.task.names, self._accumulate(micro).tolist(), strict=True))
         require_finite_losses(means)
-        for _, working, master in self.pairs:
-            gradient = torch.zeros_like(master) if working.grad is None else working.grad
-            master.grad = gradient.to(master.dtype)
+        for name, working, master in self.pairs:
+            if name in self.trained:
+                gradient = torch.zeros_like(master) if working.grad is None else working.grad
+                master.grad = gradient.to(master.dtype)
         gradients = [master.grad for _, _, master in self.pairs if master.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         grad_norm = require_finite_norm(norm.item())
@@ -86,8 +90,10 @@ class SingleEngine:
 
     def slices(self) -> Iterator[Slice]:
         for name, _, master in self.pairs:
-            state = fresh_state(self.optimizer, master)
-            views = {"weight": master.detach(), **{kind: state[kind] for kind in optim.MOMENTS}}
+            views = {"weight": master.detach()}
+            if name in self.trained:
+                state = fresh_state(self.optimizer, master)
+                views |= {kind: state[kind] for kind in optim.MOMENTS}
             for kind, tensor in views.items():
                 view = tensor.view(-1)
                 yield Slice(name, kind, tuple(tensor.shape), 0, len(view), view, writer=True)

@@ -126,6 +126,14 @@ def test_lamb_without_weights_or_gradient(start: float, gradient: float, expecte
     torch.testing.assert_close(parameter.detach(), torch.full((4, 4), expected), rtol=1e-6, atol=0)
 
 
+def test_lamb_stands_still_where_decay_and_gradient_cancel():
+    parameter = nn.Parameter(torch.full((4, 4), 2.0))
+    optimizer = LAMB([{"params": [parameter], "weight_decay": 0.5}], 0.1, (0.0, 0.0), EPS)
+    parameter.grad = torch.full((4, 4), -1.0)
+    optimizer.step()
+    assert torch.equal(parameter.detach(), torch.full((4, 4), 2.0))
+
+
 def test_lamb_skips_a_parameter_without_gradient():
     parameter = nn.Parameter(torch.ones(4, 4))
     optimizer = LAMB([{"params": [parameter], "weight_decay": DECAY}], 0.1, BETAS, EPS)
