@@ -18,11 +18,11 @@ def main(args: Sequence[str] | None = None) -> int:
             options.run(options)
         finally:
             sys.stdout.flush()  # here, where a closed pipe is noticed: `bigvit list | head`
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -44,6 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     command = add("show", _show, "print every value of a recipe")
     command.add_argument("recipe", help="a name, or FILE.py[:NAME]")
     command.add_argument("--json", action="store_true", help="as JSON, as recipe.json holds it")
+    command = add("stop", _stop, "ask a running training to stop after a checkpoint")
+    command.add_argument("path", type=Path, help="its run folder")
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
@@ -103,6 +105,13 @@ def _show(options: argparse.Namespace) -> None:
         print(f"{path.ljust(width)}  {value}")
 
 
+def _stop(options: argparse.Namespace) -> None:
+    if not (options.path / "recipe.json").is_file():
+        raise ValueError(f"{options.path} is not a run folder")
+    (options.path / "stop").touch()
+    print(f"{options.path} will stop after its next update; status.json says when it has")
+
+
 def _evaluate(options: argparse.Namespace) -> None:
     if options.batch_size < 1:
         raise ValueError(
@@ -121,12 +130,12 @@ def _export(options: argparse.Namespace) -> None:
 
     checkpoint = find_checkpoint(options.path)
     folder = options.out or checkpoint.parent.parent / "export"
-    if folder.exists() and not (folder / "config.json").is_file():
-        raise ValueError(
-            f"--out {folder}: it holds something that is not an export; choose another"
-        )
-    from bigvit.export import export
+    from bigvit.export import export, strangers
 
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder}: it is not a folder; choose another")
+    if folder.exists() and (others := strangers(folder)):
+        raise ValueError(f"--out {folder}: it holds other files ({others[0]}); choose another")
     try:
         print(export(checkpoint, folder))
     except OSError as error:

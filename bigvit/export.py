@@ -1,16 +1,16 @@
 """Weights for the rest of the world: a folder that timm loads."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-from bigvit.checkpoint.files import rename
+from bigvit.checkpoint.files import rename, write_json
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.save import write_tensors
 from bigvit.data.sources import class_names
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import recipe_from_json
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 # timm's entry point by width; every value of the model is given beside it
 ARCHITECTURES = {
@@ -34,15 +34,18 @@ def export(checkpoint: Path, folder: Path) -> Path:
     recipe = recipe_from_json(manifest.recipe)
     prefix = "model."
     model = {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
-    aside = folder.with_name(f".{folder.name}.aside")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    write_tensors(aside / "model.safetensors", model)
-    (aside / "config.json").write_text(json.dumps(timm_config(recipe), indent=2) + "\n")
-    if folder.exists():
-        shutil.rmtree(folder)
-    rename(aside, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{WEIGHTS}.aside"
+    write_tensors(aside, model)
+    rename(aside, folder / WEIGHTS)
+    write_json(folder / CONFIG, timm_config(recipe))
     return folder
+
+
+def strangers(folder: Path) -> list[str]:
+    """What lies in a folder that an export does not write."""
+    ours = (WEIGHTS, CONFIG, f".{WEIGHTS}.aside", f".{CONFIG}.aside")
+    return sorted(path.name for path in folder.iterdir() if path.name not in ours)
 
 
 def timm_config(recipe: Recipe) -> dict[str, Any]:

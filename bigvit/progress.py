@@ -55,6 +55,7 @@ class Progress:
             "waiting": self.waited / seconds,
         }
         folder.log(line)
+        folder.say("running")
         shown = (
             f"loss {info.loss:.4f}  lr {line['lr']:.2e}  {line['images_per_second']:.0f} images/s  "
             f"waiting {100 * line['waiting']:.0f} %"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from bigvit.checkpoint.folder import RunFolder, Start, plan_start
+from bigvit.checkpoint.folder import RunFolder, Start, plan_start, way_out
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.data.check import check_data
 from bigvit.engines.sharding import deepspeed_config
@@ -30,7 +30,7 @@ def main(args: Sequence[str] | None = None) -> int:
         with contextlib.nullcontext() if rank == 0 else _silence():
             command = parse(sys.argv[1:] if args is None else args)
         cut, start = check(command, world)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return _refuse(str(error), rank)
     except SystemExit as done:  # tyro has printed a help (0) or an error (2)
         return _refuse("", rank) if done.code else DONE
@@ -65,6 +65,10 @@ class StopRequest:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._request)
 
+    def asked(self, folder: RunFolder | None) -> bool:
+        """Whether a signal came here, or `bigvit stop` was called."""
+        return self.requested or folder is not None and folder.asked_to_stop
+
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
 
@@ -89,9 +93,10 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         leave()
         return _refuse(problem, ranks.rank)
     try:
-        outcome = run(command, cut, start, ranks, folder, lambda: stop.requested)
-    except Damaged as error:
-        code = _end(folder, BAD_INPUT, f"{error}; resume from another checkpoint")
+        outcome = run(command, cut, start, ranks, folder, lambda: stop.asked(folder))
+    except Damaged as error:  # nothing has changed: the run's status stays as it was
+        problem = f"--resume {command.run.resume}: {error}; {way_out(start.checkpoint)}"
+        code = _refuse(problem, ranks.rank)
     except NotFinite as error:
         code = _end(folder, STOPPED_ITSELF, str(error))
     except NotSaved as error:
@@ -114,8 +119,9 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
 def _end(folder: RunFolder | None, code: int, reason: str) -> int:
     """Say why a run ended early, in the run folder and to the person."""
     if folder is not None:
-        folder.say("error", code, reason)
         print(f"error: {reason}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk: it was said above
+            folder.say("error", code, reason)
     return code
 
 
