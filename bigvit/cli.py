@@ -18,11 +18,11 @@ def main(args: Sequence[str] | None = None) -> int:
             options.run(options)
         finally:
             sys.stdout.flush()  # here, where a closed pipe is noticed: `bigvit list | head`
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -49,16 +49,28 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("second", help="a name, or FILE.py[:NAME]")
     command = add("samples", _samples, "draw a training batch as the model sees it")
     command.add_argument("recipe", help="a name, or FILE.py[:NAME]")
-    command.add_argument("--data-root", help="where the data set is")
+    command.add_argument("--data-root", type=Path, help="where the data set is")
     command.add_argument("--batch", type=int, default=0, help="number of the global batch")
     command.add_argument("--count", type=int, default=32, help="images drawn (default 32)")
     command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
+    command = add("stop", _stop, "ask a running training to stop after a checkpoint")
+    command.add_argument("path", type=Path, help="its run folder")
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
+    command.add_argument(
+        "--data-root", type=Path, help="where the data set is (default: the run's)"
+    )
+    command.add_argument("--workers", type=int, help="processes that decode (default: by cores)")
+    command.add_argument("--image-size", type=int, help="another resolution, pixels")
+    command.add_argument("--crop-ratio", type=float, help="another crop ratio")
+    command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
     command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
+    command.add_argument(
+        "--image-size", type=int, nargs="+", help="another resolution: side, or height and width"
+    )
     return parser
 
 
@@ -139,6 +151,13 @@ def _samples(options: argparse.Namespace) -> None:
     print(options.out)
 
 
+def _stop(options: argparse.Namespace) -> None:
+    if not (options.path / "recipe.json").is_file():
+        raise ValueError(f"{options.path} is not a run folder")
+    (options.path / "stop").touch()
+    print(f"{options.path} will stop after its next update; status.json says when it has")
+
+
 def _evaluate(options: argparse.Namespace) -> None:
     if options.batch_size < 1:
         raise ValueError(
@@ -149,7 +168,22 @@ def _evaluate(options: argparse.Namespace) -> None:
     checkpoint = find_checkpoint(options.path)
     from bigvit.evaluate import evaluate_checkpoint
 
-    print(json.dumps(evaluate_checkpoint(checkpoint, options.batch_size), indent=2))
+    root = options.data_root or _data_root_of(checkpoint)
+    sizes = (options.image_size, options.crop_ratio)
+    found = evaluate_checkpoint(
+        checkpoint, options.batch_size, root, options.workers, *sizes, options.labels
+    )
+    print(json.dumps(found, indent=2))
+
+
+def _data_root_of(checkpoint: Path) -> Path | None:
+    """Where the run that wrote a checkpoint found its data."""
+    described = checkpoint.resolve().parent.parent / "recipe.json"
+    try:
+        root = json.loads(described.read_text())["run"]["data_root"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if root == "None" else Path(root)
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -157,16 +191,24 @@ def _export(options: argparse.Namespace) -> None:
 
     checkpoint = find_checkpoint(options.path)
     folder = options.out or checkpoint.parent.parent / "export"
-    if folder.exists() and not (folder / "config.json").is_file():
-        raise ValueError(
-            f"--out {folder}: it holds something that is not an export; choose another"
-        )
-    from bigvit.export import export
+    from bigvit.export import export, strangers
 
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder}: it is not a folder; choose another")
+    if folder.exists() and (others := strangers(folder)):
+        raise ValueError(f"--out {folder}: it holds other files ({others[0]}); choose another")
     try:
-        print(export(checkpoint, folder))
+        print(export(checkpoint, folder, _size(options.image_size)))
     except OSError as error:
         raise ValueError(f"--out {folder} cannot be written: {error}") from None
+
+
+def _size(given: list[int] | None) -> int | tuple[int, int] | None:
+    if given is None:
+        return None
+    if len(given) > 2 or min(given) < 1:
+        raise ValueError(f"--image-size: {given} is not one or two numbers of pixels")
+    return given[0] if len(given) == 1 else (given[0], given[1])
 
 
 if __name__ == "__main__":

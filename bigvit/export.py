@@ -1,16 +1,18 @@
 """Weights for the rest of the world: a folder that timm loads."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-from bigvit.checkpoint.files import rename
+from bigvit.checkpoint.files import rename, write_json
+from bigvit.checkpoint.folder import CLASSES
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.save import write_tensors
-from bigvit.data.sources import class_names
-from bigvit.recipe import Recipe
+from bigvit.checkpoint.weights import resample_positions
+from bigvit.recipe import ImageSize, ParallelViT, Recipe
 from bigvit.recipe.store import recipe_from_json
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 # timm's entry point by width; every value of the model is given beside it
 ARCHITECTURES = {
@@ -22,40 +24,54 @@ ARCHITECTURES = {
 }
 
 
-def export(checkpoint: Path, folder: Path) -> Path:
+def export(checkpoint: Path, folder: Path, image_size: ImageSize | None = None) -> Path:
     """Write a checkpoint's model, without its training heads, so that
     `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it with the same logits.
+
+    Args:
+        image_size: for images of another size than the recipe's; positions are resampled.
 
     Raises:
         Damaged: the checkpoint is not whole.
         OSError: the folder cannot be written.
+        ValueError: timm has no such model.
     """
     manifest, weights = read_weights(checkpoint)
     recipe = recipe_from_json(manifest.recipe)
     prefix = "model."
     model = {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
-    aside = folder.with_name(f".{folder.name}.aside")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    write_tensors(aside / "model.safetensors", model)
-    (aside / "config.json").write_text(json.dumps(timm_config(recipe), indent=2) + "\n")
-    if folder.exists():
-        shutil.rmtree(folder)
-    rename(aside, folder)
+    if isinstance(recipe.model, ParallelViT):
+        raise ValueError("timm's entry points build no model with parallel branches: no export")
+    size = image_size or recipe.data.image_size
+    if (grid := recipe.model.grid(size)) != recipe.model.grid(recipe.data.image_size):
+        model["pos_embed"] = resample_positions(model["pos_embed"], grid)
+    names = checkpoint.resolve().parent.parent / CLASSES
+    classes = json.loads(names.read_text()) if names.is_file() else None
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{WEIGHTS}.aside"
+    write_tensors(aside, model)
+    rename(aside, folder / WEIGHTS)
+    write_json(folder / CONFIG, timm_config(recipe, size, classes))
     return folder
 
 
-def timm_config(recipe: Recipe) -> dict[str, Any]:
+def strangers(folder: Path) -> list[str]:
+    """What lies in a folder that an export does not write."""
+    ours = (WEIGHTS, CONFIG, f".{WEIGHTS}.aside", f".{CONFIG}.aside")
+    return sorted(path.name for path in folder.iterdir() if path.name not in ours)
+
+
+def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> dict[str, Any]:
     """config.json as timm reads it: architecture, its arguments, how images become inputs."""
     model, data = recipe.model, recipe.data
-    size = data.image_size
+    height, width = size if isinstance(size, tuple) else (size, size)
     return {
         "architecture": ARCHITECTURES.get(model.embed_dim, "deit3_small_patch16_224"),
         "num_classes": model.num_classes,
         "num_features": model.embed_dim,
         "global_pool": "token",
         "model_args": {
-            "img_size": size,
+            "img_size": [height, width],
             "patch_size": model.patch_size,
             "in_chans": model.in_chans,
             "embed_dim": model.embed_dim,
@@ -65,7 +81,7 @@ def timm_config(recipe: Recipe) -> dict[str, Any]:
             "init_values": model.layer_scale,
         },
         "pretrained_cfg": {
-            "input_size": [model.in_chans, size, size],
+            "input_size": [model.in_chans, height, width],
             "fixed_input_size": True,
             "interpolation": "bicubic",
             "crop_pct": getattr(data, "test_crop_ratio", 1.0),
@@ -76,6 +92,6 @@ def timm_config(recipe: Recipe) -> dict[str, Any]:
             "pool_size": None,
             "first_conv": "patch_embed.proj",
             "classifier": "head",
-            "label_names": class_names(data),
+            "label_names": classes,
         },
     }

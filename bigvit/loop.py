@@ -72,6 +72,7 @@ def _train(
     recipe, run, ranks = command.recipe, command.run, engine.ranks
     train_set = open_source(recipe.data, "train", run.data_root)
     test_set = open_source(recipe.data, "test", run.data_root)
+    progress.classes(train_set.classes)
     workers, bad = workers_for(run.workers), BadImages(train_set, run.bad_images, ranks)
     batches = train_batches(train_set, recipe, cut, ranks.rank, workers, first, engine.task.draws)
     last, per_epoch, update = recipe.updates, recipe.updates_per_epoch, first

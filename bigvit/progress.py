@@ -7,7 +7,8 @@ from datetime import timedelta
 
 from tqdm import tqdm
 
-from bigvit.checkpoint.folder import RunFolder
+from bigvit.checkpoint.files import write_json
+from bigvit.checkpoint.folder import CLASSES, RunFolder
 from bigvit.engines.engine import StepInfo
 from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
@@ -56,6 +57,7 @@ class Progress:
             "waiting": self.waited / seconds,
         }
         folder.log(line)
+        folder.say("running")
         shown = (
             f"loss {info.loss:.4f}  lr {line['lr']:.2e}  {line['images_per_second']:.0f} images/s  "
             f"waiting {100 * line['waiting']:.0f} %"
@@ -77,6 +79,11 @@ class Progress:
                 f"of {counts.images} test images"
             )
             self._begin(update)
+
+    def classes(self, names: list[str]) -> None:
+        """The classes have these names."""
+        if self.folder is not None:
+            write_json(self.folder.path / CLASSES, names)
 
     def unreadable(self, names: Sequence[str]) -> None:
         """Images could not be read."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from bigvit.checkpoint.folder import RunFolder, Start, plan_start
+from bigvit.checkpoint.folder import RunFolder, Start, plan_start, way_out
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.data.check import check_data
 from bigvit.engines.sharding import deepspeed_config
@@ -31,7 +31,7 @@ def main(args: Sequence[str] | None = None) -> int:
         with contextlib.nullcontext() if rank == 0 else _silence():
             command = parse(sys.argv[1:] if args is None else args)
         cut, start = check(command, world)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return _refuse(str(error), rank)
     except SystemExit as done:  # tyro has printed a help (0) or an error (2)
         return _refuse("", rank) if done.code else DONE
@@ -84,6 +84,10 @@ class StopRequest:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._request)
 
+    def asked(self, folder: RunFolder | None) -> bool:
+        """Whether a signal came here, or `bigvit stop` was called."""
+        return self.requested or folder is not None and folder.asked_to_stop
+
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
 
@@ -110,9 +114,10 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         leave()
         return _refuse(problem, ranks.rank)
     try:
-        outcome = run(command, cut, start, ranks, folder, lambda: stop.requested)
-    except Damaged as error:
-        code = _end(folder, BAD_INPUT, f"{error}; resume from another checkpoint")
+        outcome = run(command, cut, start, ranks, folder, lambda: stop.asked(folder))
+    except Damaged as error:  # nothing has changed: the run's status stays as it was
+        problem = f"--resume {command.run.resume}: {error}; {way_out(start.checkpoint)}"
+        code = _refuse(problem, ranks.rank)
     except Unfit as error:
         code = _end(folder, BAD_INPUT, str(error))
     except (NotFinite, TooManyBad) as error:
@@ -137,8 +142,9 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
 def _end(folder: RunFolder | None, code: int, reason: str) -> int:
     """Say why a run ended early, in the run folder and to the person."""
     if folder is not None:
-        folder.say("error", code, reason)
         print(f"error: {reason}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk: it was said above
+            folder.say("error", code, reason)
     return code
 
 

@@ -20,6 +20,7 @@ from bigvit.recipe import Command
 from bigvit.recipe.store import differences, to_json
 
 State = Literal["running", "done", "requeue", "error"]
+CLASSES = "classes.json"  # names of the classes, in a run folder
 OURS = ("lock", "checkpoints", ".recipe.json.aside")  # there before recipe.json is
 PACKAGES = ("bigvit", "torch", "deepspeed", "timm", "numpy")
 
@@ -65,6 +66,8 @@ def plan_start(command: Command) -> Start:
     if resume not in (None, "auto"):
         checkpoint = find_checkpoint(Path(resume))
     home = checkpoint.resolve().parent.parent if checkpoint else None
+    if home and not (home / "recipe.json").is_file():
+        home = None  # a checkpoint that was copied elsewhere
     folder = run.run_dir or home or Path("runs") / command.name
     recipe = to_json(command.recipe)
     if folder.exists():
@@ -87,12 +90,19 @@ def plan_start(command: Command) -> Start:
         try:
             manifest = read_manifest(checkpoint)
         except Damaged as error:
-            raise ValueError(f"--resume {resume}: {error}; choose another checkpoint") from None
+            raise ValueError(f"--resume {resume}: {error}; {way_out(checkpoint)}") from None
         _refuse_changes(manifest.recipe, recipe, f"--resume {resume}: {checkpoint}")
         if (stop := run.stop_after) is not None and stop <= manifest.update:
             raise ValueError(f"--stop-after {stop}: {checkpoint} is at {manifest.update} already")
+    if (stop := run.stop_after) is not None and stop > command.recipe.updates:
+        raise ValueError(f"--stop-after {stop}: the recipe has {command.recipe.updates} updates")
     _refuse_unwritable(folder)
     return Start(folder, checkpoint)
+
+
+def way_out(damaged: Path | None) -> str:
+    """What to do about a checkpoint that is not whole."""
+    return f"to go on from the one before it, move {damaged} out of the run folder"
 
 
 def _refuse_foreign(folder: Path, recipe: dict[str, Any]) -> None:
@@ -147,10 +157,13 @@ class RunFolder:
         """
         self.path = path
         try:
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            self.lock = (path / "lock").open("a+")
+            self._open(path, command, world)
         except OSError as error:
             raise ValueError(f"--run-dir {path} cannot be written to: {error}") from None
+
+    def _open(self, path: Path, command: Command, world: int) -> None:
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        self.lock = (path / "lock").open("a+")
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -164,6 +177,7 @@ class RunFolder:
         self.lock.truncate(0)
         self.lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         self.lock.flush()
+        (path / "stop").unlink(missing_ok=True)
         description = {
             "name": command.name,
             "recipe": to_json(command.recipe),
@@ -178,6 +192,11 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.bad_images = path / "bad_images.txt"
         self.update = 0  # updates done
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether `bigvit stop` was called since this job opened the folder."""
+        return (self.path / "stop").exists()
 
     def close(self) -> None:
         """Let another job have the folder."""

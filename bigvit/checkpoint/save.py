@@ -60,7 +60,7 @@ def save(engine: Engine, folder: Path, update: int, recipe: dict[str, Any], keep
 
     def prepare() -> None:
         for left in folder.glob(".step_*.aside"):  # of a process that was killed
-            shutil.rmtree(left)
+            shutil.rmtree(left, ignore_errors=True)
         aside.mkdir(parents=True)
 
     def write() -> None:
@@ -84,6 +84,8 @@ def save(engine: Engine, folder: Path, update: int, recipe: dict[str, Any], keep
             except (OSError, ValueError) as error:
                 failure = error
         if ranks.agree(failure is not None):
+            if ranks.rank == 0:
+                shutil.rmtree(aside, ignore_errors=True)
             reason = failure or "on another rank"
             raise NotSaved(f"{whole} could not be written ({reason})") from failure
     return whole

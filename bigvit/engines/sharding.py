@@ -12,17 +12,16 @@ from bigvit import ds_configs
 from bigvit.recipe import Lamb, Layout, Recipe, Run
 
 ALLOWED = {
-    "zero_optimization",
-    "disable_allgather",
-    "aio",
-    "comms_logger",
-    "flops_profiler",
-    "memory_breakdown",
-    "wall_clock_breakdown",
-    "steps_per_print",
-    "dump_state",
+    "zero_optimization": dict,
+    "disable_allgather": bool,
+    "comms_logger": dict,
+    "flops_profiler": dict,
+    "memory_breakdown": bool,
+    "wall_clock_breakdown": bool,
+    "steps_per_print": int,
+    "dump_state": bool,
 }
-"""Keys that arrange memory and communication, or only print."""
+"""Keys that arrange memory and communication, or only print, and the type of their values."""
 
 FILLED = (
     "train_batch_size",
@@ -35,24 +34,24 @@ FILLED = (
 """Keys that the recipe and the command line decide; a file may repeat them or say "auto"."""
 
 ZERO_ALLOWED = {
-    "stage",
-    "allgather_bucket_size",
-    "allgather_partitions",
-    "contiguous_gradients",
-    "overlap_comm",
-    "reduce_bucket_size",
-    "reduce_scatter",
-    "round_robin_gradients",
-    "stage3_max_live_parameters",
-    "stage3_max_reuse_distance",
-    "stage3_module_granularity_threshold",
-    "stage3_param_persistence_threshold",
-    "stage3_model_persistence_threshold",
-    "stage3_prefetch_bucket_size",
-    "sub_group_size",
-    "use_multi_rank_bucket_allreduce",
+    "stage": int,
+    "allgather_bucket_size": int,
+    "allgather_partitions": bool,
+    "contiguous_gradients": bool,
+    "overlap_comm": bool,
+    "reduce_bucket_size": int,
+    "reduce_scatter": bool,
+    "round_robin_gradients": bool,
+    "stage3_max_live_parameters": int,
+    "stage3_max_reuse_distance": int,
+    "stage3_module_granularity_threshold": int,
+    "stage3_param_persistence_threshold": int,
+    "stage3_model_persistence_threshold": int,
+    "stage3_prefetch_bucket_size": int,
+    "sub_group_size": int,
+    "use_multi_rank_bucket_allreduce": bool,
 }
-"""Keys of `zero_optimization` that arrange memory and communication."""
+"""Keys of `zero_optimization` that arrange memory and communication, and their values' types."""
 
 OFFLOAD = ("offload_optimizer", "offload_param")
 LOSSY = (
@@ -81,7 +80,7 @@ def read_sharding(sharding: str) -> dict[str, Any]:
             f"--sharding {sharding}: no such name or readable file; {hint}"
             f"the names are {', '.join(named)}, or give the path of a DeepSpeed JSON"
         ) from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"--sharding {sharding}: {path} is not JSON ({error})") from None
     if not isinstance(config, dict):
         raise ValueError(f"--sharding {sharding}: {path} must hold a JSON object")
@@ -134,16 +133,15 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
 
 
 def _refuse_strangers(sharding: str, given: dict[str, Any]) -> None:
-    for key in given:
+    for key, value in given.items():
         if key not in ALLOWED and key not in FILLED:
             raise ValueError(
                 f"--sharding {sharding}: {key} is not allowed there; it may hold "
                 f"{', '.join(sorted(ALLOWED))} and nothing that changes a result"
             )
-    zero = given.get("zero_optimization", {})
-    if not isinstance(zero, dict):
-        raise ValueError(f"--sharding {sharding}: zero_optimization must be an object")
-    for key, value in zero.items():
+        if key in ALLOWED:
+            _require_type(f"--sharding {sharding}: {key}", value, ALLOWED[key])
+    for key, value in given.get("zero_optimization", {}).items():
         where = f"--sharding {sharding}: zero_optimization.{key}"
         if key in LOSSY and value:
             raise ValueError(f"{where} changes the result; remove it")
@@ -157,6 +155,15 @@ def _refuse_strangers(sharding: str, given: dict[str, Any]) -> None:
             raise ValueError(
                 f"{where} is not allowed; it may hold {', '.join(sorted(ZERO_ALLOWED))}"
             )
+        if key in ZERO_ALLOWED:
+            _require_type(where, value, ZERO_ALLOWED[key])
+
+
+def _require_type(where: str, value: Any, kind: type) -> None:
+    """JSON has no other way to say what a value must be."""
+    if type(value) is not kind or kind is int and value < 0:
+        wanted = {bool: "true or false", int: "a number, 0 or more", dict: "an object"}[kind]
+        raise ValueError(f"{where} is {json.dumps(value)}; it must be {wanted}")
 
 
 def _agrees(given: Any, filled: Any) -> bool:

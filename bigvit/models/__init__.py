@@ -3,7 +3,7 @@
 from bigvit.models.output import Output
 from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.vit import ClassTokenTransformer, VisionTransformer
-from bigvit.recipe import Model, ParallelViT, ViT
+from bigvit.recipe import ImageSize, Model, ParallelViT, ViT
 
 __all__ = [
     "ClassTokenTransformer",
@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 
-def build(model: Model, image_size: int) -> ClassTokenTransformer:
+def build(model: Model, image_size: ImageSize) -> ClassTokenTransformer:
     """A model with memory but no meaningful weights: call its `init_weights`, or load some."""
     match model:
         case ViT():

@@ -14,7 +14,7 @@ from bigvit.layers.layer_scale import LayerScale
 def init_weights(model: nn.Module, seed: int) -> None:
     """Initialise every parameter of a model in place.
 
-    Linear layers and bare parameters (class token, positions): normal of deviation 0.02, truncated
+    Linear layers, class token and positions: normal of deviation 0.02, truncated
     at two units as timm does, biases 0. Convolutions: as torch does. Norms: 1 and 0. LayerScale:
     its initial value.
 
@@ -43,7 +43,7 @@ def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.G
             return value
         case nn.Linear():
             return nn.init.trunc_normal_(value, std=0.02, generator=generator)
-        case _ if not list(module.children()):
-            raise TypeError(f"no initialisation is known for {type(module).__name__}.{name}")
-        case _:
+        case _ if name in ("cls_token", "pos_embed"):
             return nn.init.trunc_normal_(value, std=0.02, generator=generator)
+        case _:
+            raise TypeError(f"no initialisation is known for {type(module).__name__}.{name}")

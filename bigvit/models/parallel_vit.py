@@ -14,7 +14,7 @@ from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.stochastic_depth import scale_branch
 from bigvit.models.vit import ClassTokenTransformer
-from bigvit.recipe import ParallelViT
+from bigvit.recipe import ImageSize, ParallelViT
 
 
 class AttentionBranch(nn.Module):
@@ -69,5 +69,5 @@ class ParallelBlock(nn.Module):
 class ParallelVisionTransformer(ClassTokenTransformer):
     """A ViT whose blocks have parallel branches."""
 
-    def __init__(self, model: ParallelViT, image_size: int) -> None:
+    def __init__(self, model: ParallelViT, image_size: ImageSize) -> None:
         super().__init__(model, image_size, (ParallelBlock(model) for _ in range(model.depth)))

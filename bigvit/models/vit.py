@@ -18,7 +18,7 @@ from bigvit.layers.patch_embed import PatchEmbed
 from bigvit.layers.stochastic_depth import Span, draw, scale_branch
 from bigvit.models.init import init_weights
 from bigvit.models.output import Output
-from bigvit.recipe import ParallelViT, ViT
+from bigvit.recipe import ImageSize, ParallelViT, ViT
 
 
 class Block(nn.Module):
@@ -45,7 +45,7 @@ class ClassTokenTransformer(nn.Module):
     head on it."""
 
     def __init__(
-        self, model: ViT | ParallelViT, image_size: int, blocks: Iterable[nn.Module]
+        self, model: ViT | ParallelViT, image_size: ImageSize, blocks: Iterable[nn.Module]
     ) -> None:
         super().__init__()
         self.config = model
@@ -97,5 +97,5 @@ class ClassTokenTransformer(nn.Module):
 class VisionTransformer(ClassTokenTransformer):
     """DeiT III's ViT."""
 
-    def __init__(self, model: ViT, image_size: int) -> None:
+    def __init__(self, model: ViT, image_size: ImageSize) -> None:
         super().__init__(model, image_size, (Block(model) for _ in range(model.depth)))

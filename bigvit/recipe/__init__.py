@@ -15,7 +15,7 @@ from bigvit.recipe.data import (
     ThreeAugment,
 )
 from bigvit.recipe.layout import Layout, layout
-from bigvit.recipe.model import VIT_SIZES, Model, ParallelViT, StochasticDepth, ViT, vit
+from bigvit.recipe.model import VIT_SIZES, ImageSize, Model, ParallelViT, StochasticDepth, ViT, vit
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from bigvit.recipe.optim import AdamW, Cosine, Lamb, Optimizer, Schedule
 from bigvit.recipe.recipe import Recipe
@@ -30,6 +30,7 @@ __all__ = [
     "CrossEntropy",
     "Data",
     "Digits",
+    "ImageSize",
     "Images",
     "Lamb",
     "Layout",

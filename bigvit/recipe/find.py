@@ -3,11 +3,13 @@
 import difflib
 import importlib
 import importlib.util
+import json
 import pkgutil
 from pathlib import Path
 from types import ModuleType
 
 from bigvit.recipe.recipe import Recipe
+from bigvit.recipe.store import recipe_from_json, to_json
 
 
 def all_recipes() -> dict[str, Recipe]:
@@ -34,7 +36,9 @@ def find_recipe(name: str) -> tuple[str, Recipe]:
     if path.endswith(".py"):
         recipes = _recipes_of(_module_at(Path(path)))
         if not inner and len(recipes) == 1:
-            return next(iter(recipes.items()))
+            inner = next(iter(recipes))
+        if inner in recipes:
+            return inner, _of_right_types(recipes[inner], path)
         where, wanted = path, inner
     else:
         recipes, where, wanted = all_recipes(), "bigvit", name
@@ -63,8 +67,16 @@ def _module_at(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"{path} cannot be read as Python: {type(error).__name__}: {error}"
         ) from error
     return module
+
+
+def _of_right_types(recipe: Recipe, path: str) -> Recipe:
+    """The recipe of a user's file, each value of the type that its field has."""
+    try:
+        return recipe_from_json(json.loads(json.dumps(to_json(recipe))))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+ImageSize = int | tuple[int, int]
+"""Pixels: the side of a square image, or (height, width)."""
+
 
 @dataclass(frozen=True)
 class StochasticDepth:
@@ -44,9 +47,10 @@ class ViT:
     in_chans: int  # channels of an image
     num_classes: int  # classes of the head
 
-    def grid(self, image_size: int) -> tuple[int, int]:
+    def grid(self, image_size: ImageSize) -> tuple[int, int]:
         """Patches (down, across) of an image of this size."""
-        return image_size // self.patch_size, image_size // self.patch_size
+        height, width = image_size if isinstance(image_size, tuple) else (image_size, image_size)
+        return height // self.patch_size, width // self.patch_size
 
     @property
     def hidden_dim(self) -> int:
@@ -58,11 +62,11 @@ class ViT:
         """Residual branches, each with a stochastic depth of its own."""
         return 2 * self.depth
 
-    def parameters(self, image_size: int) -> int:
+    def parameters(self, image_size: ImageSize) -> int:
         """Trainable parameters at this image size."""
         return _parameters(self, image_size)
 
-    def macs(self, image_size: int) -> int:
+    def macs(self, image_size: ImageSize) -> int:
         """Multiply-accumulates of one image's forward pass (what papers call GFLOPs)."""
         return _macs(self, image_size)
 
@@ -83,9 +87,10 @@ class ParallelViT:
     in_chans: int  # channels of an image
     num_classes: int  # classes of the head
 
-    def grid(self, image_size: int) -> tuple[int, int]:
+    def grid(self, image_size: ImageSize) -> tuple[int, int]:
         """Patches (down, across) of an image of this size."""
-        return image_size // self.patch_size, image_size // self.patch_size
+        height, width = image_size if isinstance(image_size, tuple) else (image_size, image_size)
+        return height // self.patch_size, width // self.patch_size
 
     @property
     def hidden_dim(self) -> int:
@@ -97,11 +102,11 @@ class ParallelViT:
         """Residual branches, each with a stochastic depth of its own."""
         return 2 * self.branches_per_block * self.depth
 
-    def parameters(self, image_size: int) -> int:
+    def parameters(self, image_size: ImageSize) -> int:
         """Trainable parameters at this image size."""
         return _parameters(self, image_size)
 
-    def macs(self, image_size: int) -> int:
+    def macs(self, image_size: ImageSize) -> int:
         """Multiply-accumulates of one image's forward pass (what papers call GFLOPs)."""
         return _macs(self, image_size)
 
@@ -109,7 +114,7 @@ class ParallelViT:
 Model = ViT | ParallelViT
 
 
-def _parameters(model: Model, image_size: int) -> int:
+def _parameters(model: Model, image_size: ImageSize) -> int:
     """A pair of an attention and an MLP branch weighs the same in sequence and in parallel."""
     d, hidden, k = model.embed_dim, model.hidden_dim, model.num_classes
     h, w = model.grid(image_size)
@@ -119,7 +124,7 @@ def _parameters(model: Model, image_size: int) -> int:
     return patches + d + h * w * d + model.branches // 2 * pair + 2 * d + (d * k + k)
 
 
-def _macs(model: Model, image_size: int) -> int:
+def _macs(model: Model, image_size: ImageSize) -> int:
     d, hidden = model.embed_dim, model.hidden_dim
     h, w = model.grid(image_size)
     tokens = h * w + 1

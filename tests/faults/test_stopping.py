@@ -13,6 +13,7 @@ from small import TINY
 
 from bigvit.checkpoint.folder import checkpoints_of
 from bigvit.checkpoint.load import read_weights
+from bigvit.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -60,6 +61,25 @@ def test_a_signal_to_one_rank_stops_all_after_a_checkpoint(tmp_path):
     status = json.loads((run / "status.json").read_text())
     (last,) = checkpoints_of(run)
     assert status["state"] == "requeue" and last.name == f"step_{status['update']:08d}"
+    read_weights(last)
+
+
+def test_bigvit_stop_stops_a_run_after_a_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "scripts/train.py", "digits_vit", *TINY, "--engine", "single"]
+    options = ["--run-dir", str(run), "--workers", "0", "--log-every", "1"]
+    process = subprocess.Popen([*command, *options, "--schedule.epochs", "500"], cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 60
+        while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert main(["stop", str(run)]) == 0
+        assert process.wait(timeout=60) == 85
+    finally:
+        process.kill()
+        process.wait()
+    assert json.loads((run / "status.json").read_text())["state"] == "requeue"
+    (last,) = checkpoints_of(run)
     read_weights(last)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bigvit import models
 from bigvit.checkpoint.save import save
+from bigvit.cli import main
 from bigvit.data.loader import test_batches as all_test_images
 from bigvit.data.sources import open_source
 from bigvit.engines.ranks import Ranks
@@ -88,7 +89,7 @@ def test_a_second_export_replaces_the_first(tiny: Recipe, batches: Batches, tmp_
     engine = trained(tiny, batches)
     checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(tiny), keep=1)
     folder = export(checkpoint, tmp_path / "export")
-    (folder / "stale").touch()
+    (folder / "model.safetensors").write_bytes(b"stale")
     export(checkpoint, folder)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "export"]
@@ -111,7 +112,7 @@ def test_config_names_the_classes_and_how_images_become_inputs(
     assert (data["input_size"], list(data["mean"]), data["crop_pct"]) == ((1, 8, 8), [0.305], 1.0)
 
 
-WIDTHS = {384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16, 1408: 16}
+WIDTHS = {384: 6, 768: 12, 1408: 16}  # the last has no architecture of its own in timm_config
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -119,7 +120,7 @@ def test_config_alone_makes_the_model_of_an_imagenet_recipe(width: int):
     _, recipe = find_recipe("deit3_h14_in1k_126")
     drop = StochasticDepth(rate=0.0, group=8)
     model = ViT(14, width, 1, WIDTHS[width], 4.0, 1e-4, drop, 3, 1000)
-    config = timm_config(replace(recipe, model=model))
+    config = timm_config(replace(recipe, model=model), 126, None)
     ours = models.build(model, 126)
     ours.init_weights(seed=0)
     theirs = timm.create_model(config["architecture"], num_classes=1000, **config["model_args"])
@@ -132,3 +133,19 @@ def test_config_alone_makes_the_model_of_an_imagenet_recipe(width: int):
     assert config["pretrained_cfg"]["label_names"] is None  # not known without the data set
     assert config["pretrained_cfg"]["input_size"] == [3, 126, 126]
     assert config["pretrained_cfg"]["mean"] == [0.485, 0.456, 0.406]
+
+
+def test_nothing_else_is_removed_from_the_folder(
+    tmp_path: Path, tiny: Recipe, batches: Batches
+) -> None:
+    engine = trained(tiny, batches)
+    checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(tiny), keep=1)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text("{}")
+    (out / "thesis.tex").write_text("years of work")
+    assert main(["export", str(checkpoint), "--out", str(out)]) == 2
+    assert (out / "thesis.tex").exists() and (out / "config.json").read_text() == "{}"
+    (out / "thesis.tex").unlink()
+    assert main(["export", str(checkpoint), "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]

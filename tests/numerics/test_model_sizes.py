@@ -8,22 +8,24 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bigvit import models
-from bigvit.models import VisionTransformer
+from bigvit.models import ClassTokenTransformer
 from bigvit.recipe import VIT_SIZES, StochasticDepth, ViT, vit
 
 PUBLISHED = {
     "t16": (5.72, 1.25),
     "s16": (22.06, 4.60),
+    "m16": (38.85, 8.0),
     "b16": (86.59, 17.56),
     "l16": (304.37, 61.55),
     "h14": (632.13, 167.30),
     "h52_14": (1025.73, 271.73),
+    "g14": (955.03, 252.21),
 }
 NO_DROP = StochasticDepth(rate=0.0, group=8)
 TINY = ViT(2, 32, 3, 4, 3.0, 0.1, StochasticDepth(rate=0.05, group=8), 1, 10)
 
 
-def on_meta(model: ViT, image_size: int) -> VisionTransformer:
+def on_meta(model: ViT, image_size: int) -> ClassTokenTransformer:
     with torch.device("meta"):
         return models.build(model, image_size)
 

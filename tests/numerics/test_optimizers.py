@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,8 +33,12 @@ def task(tiny: Recipe) -> Task:
     return made
 
 
-def groups_of(task: Task, weight_decay: float = DECAY) -> list[dict[str, Any]]:
-    return parameter_groups(task.named_parameters(), task.no_weight_decay(), weight_decay)
+def groups_of(task: Task, weight_decay: float = DECAY, layer_decay: float = 1) -> list[Any]:
+    optim = replace(task.recipe.optim, weight_decay=weight_decay)
+    recipe = replace(task.recipe, optim=optim, layer_decay=layer_decay)
+    named = dict(task.named_parameters())
+    trained = {name for name, p in named.items() if p.requires_grad}
+    return parameter_groups(named, trained, task, recipe)
 
 
 @pytest.fixture
@@ -124,6 +129,14 @@ def test_lamb_without_weights_or_gradient(start: float, gradient: float, expecte
     parameter.grad = torch.full((4, 4), gradient)
     optimizer.step()
     torch.testing.assert_close(parameter.detach(), torch.full((4, 4), expected), rtol=1e-6, atol=0)
+
+
+def test_lamb_stands_still_where_decay_and_gradient_cancel():
+    parameter = nn.Parameter(torch.full((4, 4), 2.0))
+    optimizer = LAMB([{"params": [parameter], "weight_decay": 0.5}], 0.1, (0.0, 0.0), EPS)
+    parameter.grad = torch.full((4, 4), -1.0)
+    optimizer.step()
+    assert torch.equal(parameter.detach(), torch.full((4, 4), 2.0))
 
 
 def test_lamb_skips_a_parameter_without_gradient():
@@ -233,3 +246,17 @@ def test_moments_and_steps_are_all_there_is_to_resume(
         step(second, other, gradient, config.lr)
     for one, two in zip(task.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_layer_decay_shrinks_the_learning_rate_towards_the_input(task: Task):
+    scales = {
+        id(p): group["lr_scale"]
+        for group in groups_of(task, layer_decay=0.5)
+        for p in group["params"]
+    }
+    model = task.model
+    assert scales[id(model.head.weight)] == scales[id(model.norm.bias)] == 1
+    first, last = model.blocks[0], model.blocks[-1]
+    assert {scales[id(p)] for p in last.parameters()} == {0.5}
+    assert {scales[id(p)] for p in first.parameters()} == {0.5 ** len(model.blocks)}
+    assert scales[id(model.pos_embed)] == 0.5 ** (len(model.blocks) + 1)

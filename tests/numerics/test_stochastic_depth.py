@@ -99,7 +99,7 @@ def test_every_position_is_kept_equally_often(rate: float, group: int, branches:
 
 @marked(every_case)
 def test_expectation_of_a_factor_is_one(rate: float, group: int, branches: int):
-    depth, samples = StochasticDepth(rate, group), 1000 * group
+    depth, samples = StochasticDepth(rate, group), 400 * group
     mean = draw(depth, branches, 3, 0, (0, samples)).double().mean(dim=1, keepdim=True)
     share = shares(depth, branches)
     error = 1e-6 if depth.grouped else STANDARD_ERRORS * ((1 - share) / share / samples).sqrt()

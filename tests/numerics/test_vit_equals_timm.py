@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bigvit import models
-from bigvit.models import VisionTransformer
+from bigvit.models import ClassTokenTransformer
 from bigvit.models.vit import Block
 from bigvit.recipe import StochasticDepth, ViT
 
 TOLERANCE = 1e-5
-Pair = tuple[VisionTransformer, nn.Module, Tensor]
+Pair = tuple[ClassTokenTransformer, nn.Module, Tensor]
 NO_DROP = StochasticDepth(rate=0.0, group=8)
 SMALL = ViT(16, 384, 12, 6, 4.0, 1e-4, NO_DROP, 3, 1000)
 NARROW = ViT(16, 96, 12, 6, 4.0, 1e-4, NO_DROP, 3, 1000)
@@ -30,7 +30,7 @@ CASES = {
 }
 
 
-def with_random_weights(model: ViT, image_size: int) -> VisionTransformer:
+def with_random_weights(model: ViT, image_size: int) -> ClassTokenTransformer:
     """Ours, with every parameter random and large enough to show in the logits."""
     ours = models.build(model, image_size)
     ours.init_weights(seed=0)
@@ -46,7 +46,7 @@ def with_random_weights(model: ViT, image_size: int) -> VisionTransformer:
     return ours.eval()
 
 
-def timm_like(ours: VisionTransformer, architecture: str, image_size: int) -> nn.Module:
+def timm_like(ours: ClassTokenTransformer, architecture: str, image_size: int) -> nn.Module:
     """timm's model of that name, with our weights."""
     m = ours.config
     sizes: dict[str, Any] = {"depth": m.depth, "embed_dim": m.embed_dim, "num_heads": m.num_heads}
@@ -55,13 +55,13 @@ def timm_like(ours: VisionTransformer, architecture: str, image_size: int) -> nn
     return theirs.eval()
 
 
-def images(ours: VisionTransformer, size: int, count: int = 2) -> Tensor:
+def images(ours: ClassTokenTransformer, size: int, count: int = 2) -> Tensor:
     shape = (count, ours.config.in_chans, size, size)
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
 @torch.no_grad()
-def largest_difference(ours: VisionTransformer, theirs: nn.Module, x: Tensor) -> float:
+def largest_difference(ours: ClassTokenTransformer, theirs: nn.Module, x: Tensor) -> float:
     """Of a logit."""
     return (ours(x, {}).logits - theirs(x)).abs().max().item()
 
@@ -164,7 +164,7 @@ def test_a_lost_parameter_outside_the_blocks_shows_in_the_logits(pair: Pair, nam
     assert difference > 100 * TOLERANCE
 
 
-def literal(ours: VisionTransformer, image: Tensor, drop: Tensor, rate: float) -> Tensor:
+def literal(ours: ClassTokenTransformer, image: Tensor, drop: Tensor, rate: float) -> Tensor:
     """Logits (K,) of one image that skips the branches dropped, kept ones counting more."""
     w, model = ours.state_dict(), ours.config
     d, heads, size = model.embed_dim, model.num_heads, model.patch_size

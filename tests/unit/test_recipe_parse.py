@@ -9,7 +9,7 @@ import pytest
 
 from bigvit.recipe import Recipe, Run, StochasticDepth
 from bigvit.recipe.check import check_recipe, leaves
-from bigvit.recipe.find import all_recipes
+from bigvit.recipe.find import all_recipes, find_recipe
 from bigvit.recipe.parse import parse
 from bigvit.recipes.deit3 import deit3_h14_in1k_126
 from bigvit.recipes.digits import digits_vit
@@ -329,3 +329,27 @@ def test_a_users_file_that_gives_no_recipe_is_refused(tmp_path: Path, text: str,
 def test_a_missing_users_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no recipe file .*absent.py"):
         parse([str(tmp_path / "absent.py")])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('precision="fp32"', 'precision="fp64"', "recipe.precision: 'fp64'"),
+        ("batch_size=64", 'batch_size="64"', "recipe.batch_size"),
+        ("epochs=20,", "epochs=20.5,", "recipe.schedule.epochs"),
+        ("std=(0.376,)", "std=0.376", "recipe.data.std"),
+        ("drop_path=StochasticDepth(rate=0.05, group=8)", "drop_path=None", "model.drop_path"),
+        ("objectives=(CrossEntropy(weight=1.0, smoothing=0.1),)", "objectives=3", "objectives"),
+        ("digits_vit = Recipe(", "import sys\nsys.exit(0)\ndigits_vit = Recipe(", "SystemExit"),
+    ],
+)
+def test_a_users_file_of_wrong_types_is_refused(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    bundled = Path(__file__).parents[2] / "recipes" / "digits.py"
+    text = bundled.read_text()
+    assert old in text
+    path = tmp_path / "own.py"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=said):
+        find_recipe(f"{path}:digits_vit")

@@ -117,6 +117,8 @@ def test_a_folder_whose_job_died_before_describing_it_is_accepted(tmp_path: Path
 
 
 def test_a_run_is_not_started_over_without_resume(tmp_path: Path, run_dir: Path) -> None:
+    assert plan_start(command(run_dir=run_dir)).checkpoint is None  # nothing was logged yet
+    (run_dir / "metrics.jsonl").touch()
     said = refusal(tmp_path, command(run_dir=run_dir))
     assert f"{run_dir} holds a run already" in said
     assert "--resume auto" in said and "--run-dir" in said
@@ -204,7 +206,7 @@ def test_a_checkpoint_does_not_go_on_in_a_folder_that_holds_another_run(
     tmp_path: Path, run_dir: Path
 ) -> None:
     with opened(tmp_path / "other"):
-        pass
+        (tmp_path / "other" / "metrics.jsonl").touch()
     said = refusal(
         tmp_path, command(run_dir=tmp_path / "other", resume=str(checkpoint(run_dir, 2)))
     )

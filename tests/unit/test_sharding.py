@@ -144,7 +144,7 @@ def test_a_stage_that_does_not_exist_is_refused(tmp_path: Path, stage: object) -
 
 @pytest.mark.parametrize("zero", [None, [], 2, "zero2"])
 def test_zero_optimization_must_be_an_object(tmp_path: Path, zero: object) -> None:
-    with pytest.raises(ValueError, match="zero_optimization must be an object"):
+    with pytest.raises(ValueError, match="zero_optimization is .*; it must be an object"):
         config(tmp_path / "own.json", {"zero_optimization": zero})
 
 
@@ -195,3 +195,26 @@ def test_lamb_is_refused_where_parameters_are_cut(stage: int) -> None:
 def test_lamb_is_refused_in_bf16() -> None:
     with pytest.raises(ValueError, match="LAMB .* in bf16"):
         deepspeed_config(replace(LAMB, precision="bf16"), CUT, Run(sharding="zero0"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "big"}}, "reduce_bucket_size is"),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": -5}}, "a number, 0 or more"),
+        ({"zero_optimization": {"stage": 2, "overlap_comm": "maybe"}}, "true or false"),
+        ({"zero_optimization": {"stage": True}}, "stage is true"),
+        ({"comms_logger": 3}, "comms_logger is 3; it must be an object"),
+        ({"steps_per_print": "x"}, "steps_per_print is"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(tmp_path: Path, given: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        config(tmp_path / "own.json", given)
+
+
+def test_a_file_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is not JSON"):
+        deepspeed_config(digits_vit, CUT, Run(sharding=str(path)))

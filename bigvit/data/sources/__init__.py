@@ -10,7 +10,7 @@ from bigvit.data.sources.digits import DigitsSource
 from bigvit.data.sources.source import Source, Split
 from bigvit.recipe import Data, Digits, Images
 
-__all__ = ["DigitsSource", "Source", "Split", "class_names", "open_source"]
+__all__ = ["DigitsSource", "Source", "Split", "open_source"]
 
 FORMS = """the forms that are read:
   ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg (or test/)
@@ -36,15 +36,6 @@ def open_source(data: Data, split: Split, root: Path | None = None) -> Source:
             source = _open(root, split)
             _compare(data, split, source, root)
             return source
-
-
-def class_names(data: Data) -> list[str] | None:
-    """Names of the classes, where they are known without the data set."""
-    match data:
-        case Digits():
-            return DigitsSource("test").classes
-        case Images():
-            return None
 
 
 @lru_cache(maxsize=2)  # listed once: for the check before torch is imported, and for training
