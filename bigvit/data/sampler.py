@@ -1,8 +1,10 @@
 """Which image stands where: a pure function of (seed, epoch), the same for any number of ranks.
 
 An epoch is as many slots as there are images. With r repeats, slot s holds copy s % r of image
-permutation[s // r]; a global batch is a run of slots, put in the order of (copy, image), so that
-copies of one image are far apart in it. What is left over at the end of an epoch is not used.
+permutation[s // r]; a global batch is a run of slots, put in the order of (copy, place in the
+permutation), so that copies of one image are far apart in it. (In the order of image numbers,
+neighbours would be of one class or of similar ones, and images are mixed with their neighbours.)
+What is left over at the end of an epoch is not used.
 """
 
 from dataclasses import dataclass, field
@@ -35,6 +37,5 @@ class Sampler:
             self._epoch = epoch
             self._order = random.permutation(self.images, "order", self.seed, epoch)
         slots = np.arange(within * self.batch_size, (within + 1) * self.batch_size)
-        ids, copies = self._order[slots // self.repeats], slots % self.repeats
-        by_copy_and_image = np.lexsort((ids, copies))
-        return epoch, slots[by_copy_and_image], ids[by_copy_and_image]
+        slots = slots[np.argsort(slots % self.repeats, kind="stable")]
+        return epoch, slots, self._order[slots // self.repeats]

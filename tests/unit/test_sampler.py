@@ -57,15 +57,22 @@ def test_with_repeats_a_slot_holds_copy_s_mod_r_of_image_s_div_r(
 
 @pytest.mark.parametrize("repeats", [1, 2, 3, 4])
 @pytest.mark.parametrize("batch_size", [8, 9, 10, 11, 25, 31])
-def test_a_batch_is_a_run_of_slots_in_the_order_of_copy_and_image(
+def test_a_batch_is_a_run_of_slots_in_the_order_of_copy_and_permutation(
     repeats: int, batch_size: int
 ) -> None:
     sampler = Sampler(100, repeats, batch_size, 0)
     for number in range(sampler.batches_per_epoch):
         _, slots, ids = sampler.batch(number)
         assert sorted(slots) == list(range(number * batch_size, (number + 1) * batch_size))
-        order = list(zip((slots % repeats).tolist(), ids.tolist(), strict=True))
+        order = [(slot % repeats, slot // repeats) for slot in slots.tolist()]
         assert order == sorted(order)
+
+
+def test_neighbours_are_not_in_the_order_of_image_numbers() -> None:
+    """Class folders number images by class, and neighbours are mixed with each other."""
+    _, _, ids = Sampler(10_000, 3, 2048, 0).batch(0)
+    steps = np.abs(np.diff(ids[:600]))
+    assert 2_000 < steps.mean() < 4_600  # a third of the images, as for independent ones
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 4, 5])
