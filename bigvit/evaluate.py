@@ -123,7 +123,7 @@ def evaluate_checkpoint(
     recipe = replace(recipe, data=replace(recipe.data, **changed))
     check_recipe(recipe)
     test_set = open_source(recipe.data, "test", data_root)
-    right = _read_labels(labels, test_set) if labels else None
+    right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None
     ranks = alone()
     task = Task(recipe)
     model = {name.removeprefix("model."): weight for name, weight in weights.items()}
@@ -145,7 +145,7 @@ def evaluate_checkpoint(
     }
 
 
-def _read_labels(path: Path, source: Source) -> list[list[int]]:
+def _read_labels(path: Path, source: Source, classes: int) -> list[list[int]]:
     """ReaL's labels, by image number of the source."""
     try:
         listed = json.loads(path.read_text())
@@ -153,6 +153,13 @@ def _read_labels(path: Path, source: Source) -> list[list[int]]:
         raise ValueError(f"--labels {path}: cannot be read ({error})") from None
     if not isinstance(listed, list) or len(listed) != len(source):
         raise ValueError(f"--labels {path}: must hold a list of {len(source)} lists of classes")
+    for each in listed:
+        if not isinstance(each, list) or not all(
+            type(label) is int and 0 <= label < classes for label in each
+        ):
+            raise ValueError(
+                f"--labels {path}: {each} is not a list of classes, 0 to {classes - 1}"
+            )
     # the order of file names, whatever folders the files are in
     order = sorted(range(len(source)), key=lambda id: Path(source.name(id)).name)
     return [labels for _, labels in sorted(zip(order, listed, strict=True))]

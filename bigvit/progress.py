@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
+from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from bigvit.checkpoint.files import write_json
@@ -21,7 +22,9 @@ class Progress:
         self.recipe, self.folder = recipe, folder
         if folder is not None:
             folder.take_up(first)
-        self.bar = None
+        self.bar = self.board = None
+        if folder is not None:
+            self.board = SummaryWriter(str(folder.path / "tensorboard"), purge_step=first + 1)
         if folder is not None and sys.stderr.isatty():
             self.bar = tqdm(total=recipe.updates, initial=first, unit="update", dynamic_ncols=True)
         self._begin(first)
@@ -56,7 +59,7 @@ class Progress:
             "images_per_second": rate * recipe.batch_size,
             "waiting": self.waited / seconds,
         }
-        folder.log(line)
+        self._write(folder, line)
         folder.say("running")
         shown = (
             f"loss {info.loss:.4f}  lr {line['lr']:.2e}  {line['images_per_second']:.0f} images/s  "
@@ -68,11 +71,20 @@ class Progress:
             left = timedelta(seconds=round((recipe.updates - update) / rate))
             self.say(f"update {update}/{recipe.updates}  {shown}  {left} left")
 
+    def _write(self, folder: RunFolder, line: dict[str, float]) -> None:
+        """A line of metrics.jsonl, and the same for TensorBoard."""
+        folder.log(line)
+        assert self.board is not None
+        for name, value in line.items():
+            if name != "update":
+                self.board.add_scalar(name, value, int(line["update"]))
+        self.board.flush()
+
     def evaluated(self, update: int, counts: Counts) -> None:
         """The test images were counted."""
         if self.folder is not None:
             epoch = update / self.recipe.updates_per_epoch
-            self.folder.log({"update": update, "epoch": epoch, **counts.as_json()})
+            self._write(self.folder, {"update": update, "epoch": epoch, **counts.as_json()})
             shown = counts.as_json()
             self.say(
                 f"epoch {epoch:g}  top-1 {shown['top1']:.2f} %  top-5 {shown['top5']:.2f} %  "
@@ -108,3 +120,5 @@ class Progress:
         """Leave the terminal as it was."""
         if self.bar is not None:
             self.bar.close()
+        if self.board is not None:
+            self.board.close()

@@ -1,5 +1,6 @@
 """Weights to start from, from wherever they are: our runs and exports, timm, the authors' files."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,13 +65,13 @@ def read_init(init: str) -> dict[str, Tensor]:
     path = Path(init)
     if path.is_dir() and (path / "model.safetensors").is_file():
         path = path / "model.safetensors"
-    if path.is_dir():
-        _, weights = read_weights(find_checkpoint(path))
-        prefix = "model."
-        return {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
     try:
+        if path.is_dir():
+            _, weights = read_weights(find_checkpoint(path))
+            prefix = "model."
+            return {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
         return _renamed(_tensors_of(path))
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise Unfit(f"--init {init}: cannot be read ({error})") from None
 
 
@@ -84,7 +85,8 @@ def fit(weights: Mapping[str, Tensor], model: nn.Module, grid: tuple[int, int]) 
         Unfit: a name is missing or unexpected, or a shape cannot be made to fit.
     """
     own = model.state_dict()
-    new_head = weights["head.weight"].shape != own["head.weight"].shape
+    shape = weights["head.weight"].shape if "head.weight" in weights else None
+    new_head = shape not in (None, own["head.weight"].shape)
     head = ("head.weight", "head.bias") if new_head else ()
     given = {name: w for name, w in weights.items() if name not in head}
     wanted = {name for name in own if name not in head}
@@ -92,7 +94,9 @@ def fit(weights: Mapping[str, Tensor], model: nn.Module, grid: tuple[int, int]) 
         raise Unfit(f"--init: {len(missing)} weights are missing, {missing[0]} the first")
     if unexpected := sorted(given.keys() - wanted):
         raise Unfit(f"--init: {len(unexpected)} weights are unexpected, {unexpected[0]} first")
-    resampled = given["pos_embed"].shape != own["pos_embed"].shape
+    side = round(given["pos_embed"].shape[1] ** 0.5)
+    square = side * side == given["pos_embed"].shape[1]
+    resampled = (side, side) != grid if square else given["pos_embed"].shape[1] != math.prod(grid)
     if resampled:
         given["pos_embed"] = resample_positions(given["pos_embed"], grid)
     for name, weight in given.items():

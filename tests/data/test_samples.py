@@ -1,0 +1,131 @@
+"""`bigvit samples`: a picture of a training batch."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import DATA, RECIPE, jpegs, write_folders
+from PIL import Image
+
+from bigvit.cli import main
+from bigvit.data.sources import open_source
+from bigvit.recipe import Mix, Run
+from bigvit.samples import draw_samples
+
+FILE = """
+import sys
+sys.path.insert(0, {here!r})
+from dataclasses import replace
+from bigvit.recipe import Mix
+from pictures import DATA, RECIPE
+photos = replace(
+    RECIPE, data=replace(DATA, mix=Mix(mixup=0.8, cutmix=1.0, switch=0.5, group=4))
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    write_folders(folder, "train", jpegs(60))
+    write_folders(folder, "val", jpegs(4, first=60))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("recipe") / "photos.py"
+    file.write_text(FILE.format(here=str(Path(__file__).parent)))
+    return f"{file}:photos"
+
+
+def cells(picture: Path, width: int, height: int) -> int:
+    """How many cells of the picture are not blank."""
+    with Image.open(picture) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    assert pixels.shape[0] % height == 0 and pixels.shape[1] % width == 0
+    return sum(
+        bool((cell != 255).any())
+        for row in np.split(pixels, pixels.shape[0] // height)
+        for cell in np.split(row, row.shape[1] // width, axis=1)
+    )
+
+
+def cell_size(root: Path, folder: Path) -> tuple[int, int]:
+    """(width, height), as a picture of one cell has it."""
+    draw_samples(RECIPE, Run(data_root=root), 0, 1, folder / "one.png")
+    with Image.open(folder / "one.png") as image:
+        return image.size
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 12, 16])
+def test_a_picture_has_a_cell_for_each_image(root: Path, recipe: str, tmp_path: Path, count: int):
+    out = tmp_path / "samples.png"
+    args = ["samples", recipe, "--data-root", str(root), "--count", str(count), "--out", str(out)]
+    assert main(args) == 0
+    with Image.open(out) as image:
+        assert image.format == "PNG"
+    assert cells(out, *cell_size(root, tmp_path)) == count
+
+
+def test_batches_differ_and_a_batch_is_always_the_same(root: Path, tmp_path: Path):
+    run = Run(data_root=root)
+    mixed = replace(RECIPE, data=replace(DATA, mix=Mix(0.8, 1.0, 0.5, 4)))
+    pictures: dict[str, bytes] = {}
+    for name, recipe, number in (
+        ("first", mixed, 0),
+        ("again", mixed, 0),
+        ("fifth", mixed, 5),
+        ("plain", RECIPE, 0),
+    ):
+        draw_samples(recipe, run, number, 8, tmp_path / f"{name}.png")
+        pictures[name] = (tmp_path / f"{name}.png").read_bytes()
+    assert pictures["first"] == pictures["again"]
+    assert len(set(pictures.values())) == 3
+
+
+def test_digits_are_drawn_too(tmp_path: Path):
+    out = tmp_path / "digits.png"
+    assert main(["samples", "digits_vit", "--count", "5", "--out", str(out)]) == 0
+    with Image.open(out) as image:
+        assert image.format == "PNG"
+
+
+@pytest.mark.parametrize(
+    "option, value",
+    [("--batch", "-1"), ("--batch", "9"), ("--count", "0"), ("--count", "-3")],
+)
+def test_numbers_that_do_not_exist_are_refused(
+    root: Path,
+    recipe: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    value: str,
+):
+    out = tmp_path / "samples.png"
+    args = ["samples", recipe, "--data-root", str(root), "--out", str(out), option, value]
+    assert main(args) == 2
+    assert f"error: {option}: {value}" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_last_batch_can_be_drawn(root: Path, recipe: str, tmp_path: Path):
+    assert RECIPE.updates == 9
+    out = str(tmp_path / "samples.png")
+    assert main(["samples", recipe, "--data-root", str(root), "--batch", "8", "--out", out]) == 0
+
+
+def test_a_place_that_cannot_be_written_and_data_that_are_not_there_are_refused(
+    root: Path, recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = str(tmp_path / "absent" / "samples.png")
+    assert main(["samples", recipe, "--data-root", str(root), "--out", out]) == 2
+    assert "absent" in capsys.readouterr().err
+    out = str(tmp_path / "samples.png")
+    assert main(["samples", recipe, "--data-root", str(tmp_path / "none"), "--out", out]) == 2
+    assert "--data-root" in capsys.readouterr().err
+    assert main(["samples", recipe, "--out", out]) == 2
+    assert "--data-root" in capsys.readouterr().err
+    assert len(open_source(DATA, "train", root)) == 60
