@@ -46,6 +46,8 @@ def stages(tmp_path: Path) -> list[str]:
 def test_the_second_stage_starts_from_the_firsts_weights(stages: list[str], tmp_path: Path) -> None:
     run = ["--run-dir", str(tmp_path / "high"), "--init", str(tmp_path / "low")]
     assert main([*stages, *run, "--optim.lr", "1e-12", "--schedule.warmup-lr", "0"]) == 85
+    classes = json.loads((tmp_path / "high" / "classes.json").read_text())
+    assert classes == list(pictures.CLASSES)
     _, low = read_weights(tmp_path / "low" / "checkpoints" / "step_00000002")
     _, high = read_weights(tmp_path / "high" / "checkpoints" / "step_00000001")
     side = round(high["model.pos_embed"].shape[1] ** 0.5)

@@ -14,7 +14,7 @@ RANKS = Path(__file__).parent / "ranks.py"
 def two_ranks(launch, tmp_path_factory) -> Path:
     """Folder of the runs on two ranks, none of them resumed yet in new processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    names = ("whole", "first_half", "half_precision", "half_precision_halves")
+    names = ("whole", "frozen", "first_half", "half_precision", "half_precision_halves")
     done = launch(2, RANKS, folder, *names, "not_finite", "counts", timeout=420)
     assert done.code == 0, done.output
     return folder

@@ -53,6 +53,14 @@ def whole(ranks: Ranks, folder: Path) -> None:
     train(ranks, folder / "whole_lamb", tiny.lamb, sharding="zero0")
 
 
+def frozen(ranks: Ranks, folder: Path) -> None:
+    """Attention alone is trained, with a learning rate that falls with depth; and resumed."""
+    for stage in STAGES:
+        path, sharding = folder / f"frozen_{stage}", f"zero{stage}"
+        train(ranks, path, tiny.attention, sharding=sharding, stop_after=tiny.STOP)
+        train(ranks, path, tiny.attention, sharding=sharding, resume="auto")
+
+
 def first_half(ranks: Ranks, folder: Path) -> None:
     """The same runs, stopped in mid-epoch."""
     for stage in STAGES:
@@ -153,6 +161,7 @@ SCENARIOS = {
     f.__name__: f
     for f in (
         whole,
+        frozen,
         first_half,
         second_half,
         half_precision,

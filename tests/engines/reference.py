@@ -65,9 +65,9 @@ def train_single(recipe: Recipe, order: int | None = None) -> tuple[Weights, lis
     return {name: p.detach() for name, p in engine.task.named_parameters()}, losses
 
 
-def trained(run: Path) -> Weights:
+def trained(run: Path, updates: int = tiny.UPDATES) -> Weights:
     """Weights that a run left after its last update."""
-    return read_weights(run / "checkpoints" / step_name(tiny.UPDATES))[1]
+    return read_weights(run / "checkpoints" / step_name(updates))[1]
 
 
 def distance(a: Weights, b: Weights) -> float:

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import pytest
 import tiny
+import torch
 from reference import distance, train_single, trained
 
 from bigvit.recipe import Recipe
+from bigvit.task import Task
 
 # largest of five orders, torch 2.14.1 on an x86-64 CPU: AdamW 3.5e-7, LAMB 1.0e-6
 YARDSTICK = {"adamw": 3.5e-7, "lamb": 1.0e-6}
@@ -49,6 +51,21 @@ def test_another_world_size_and_stage_equals_single(three_ranks, reference):
     found = distance(trained(three_ranks / "halves_elsewhere"), reference["adamw"])
     print(f"two ranks at stage 1, then three at stage 3: {found:.2e}")
     assert found <= ALLOWED * YARDSTICK["adamw"]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_attention_alone_trained_and_resumed_equals_single(stage, two_ranks):
+    single, _ = train_single(tiny.attention)
+    found = trained(two_ranks / f"frozen_{stage}", updates=10)
+    print(f"stage {stage}: {distance(found, single):.2e}")
+    assert distance(found, single) <= ALLOWED * YARDSTICK["adamw"]
+    fresh = Task(tiny.attention)
+    fresh.init_weights()
+    for name, initial in fresh.named_parameters():
+        if ".mlp." in name or "norm" in name or "patch_embed" in name:
+            assert torch.equal(found[name], initial), name
+        elif ".attn." in name:
+            assert not torch.equal(found[name], initial), name
 
 
 def _wrong() -> dict[str, Recipe]:

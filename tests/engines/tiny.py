@@ -47,6 +47,9 @@ adamw = Recipe(
     seed=1,
 )
 lamb = replace(adamw, optim=Lamb(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1))
+attention = replace(
+    adamw, trainable="attention", layer_decay=0.75, schedule=replace(adamw.schedule, epochs=1)
+)
 bf16 = replace(adamw, precision="bf16")
 
 

@@ -100,6 +100,7 @@ def test_config_names_the_classes_and_how_images_become_inputs(
 ):
     engine = trained(tiny, batches)
     checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(tiny), keep=1)
+    (tmp_path / "classes.json").write_text(json.dumps([str(digit) for digit in range(10)]))
     folder = export(checkpoint, tmp_path / "export")
     config = json.loads((folder / "config.json").read_text())["pretrained_cfg"]
     assert config["label_names"] == [str(digit) for digit in range(10)]
