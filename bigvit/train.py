@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from bigvit.checkpoint.folder import RunFolder, Start, plan_start, way_out
 from bigvit.checkpoint.manifest import Damaged
@@ -100,7 +101,6 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     from bigvit.data.bad import TooManyBad
     from bigvit.engines.build import join_ranks
     from bigvit.engines.engine import NotFinite
-    from bigvit.engines.ranks import leave
     from bigvit.loop import run
 
     ranks = join_ranks(command.run, timedelta(minutes=10))
@@ -111,7 +111,6 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         except ValueError as error:
             problem = str(error)
     if ranks.agree(bool(problem)):
-        leave()
         return _refuse(problem, ranks.rank)
     try:
         outcome = run(command, cut, start, ranks, folder, lambda: stop.asked(folder))
@@ -135,7 +134,6 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     finally:
         if folder is not None:
             folder.close()
-    leave()
     return code
 
 
@@ -164,5 +162,15 @@ def _silence() -> Iterator[None]:
         yield
 
 
+def run_and_end() -> NoReturn:
+    """`main`, and the end of the process."""
+    code = main()
+    if "torch" not in sys.modules:
+        sys.exit(code)
+    from bigvit.engines.ranks import end
+
+    end(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_end()

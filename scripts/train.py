@@ -1,8 +1,6 @@
 """Train a recipe: deepspeed scripts/train.py RECIPE [--field.of.recipe VALUE] [--option VALUE]."""
 
-import sys
-
-from bigvit.train import main
+from bigvit.train import run_and_end
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_end()

@@ -5,10 +5,11 @@
 import logging
 import os
 import socket
+import sys
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -76,10 +77,12 @@ def join(timeout: timedelta) -> Ranks:
     return Ranks(dist.get_rank(), dist.get_world_size(), device, group)
 
 
-def leave() -> None:
-    """Disconnect, where connected."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def end(code: int) -> NoReturn:
+    """End this process now. Shutting down the interpreter, or the process groups, aborts now and
+    then, as threads of the collectives still run: a finished run would end as a crash."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _device() -> torch.device:

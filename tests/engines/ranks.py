@@ -23,7 +23,7 @@ from bigvit.checkpoint.folder import RunFolder, plan_start  # noqa: E402
 from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, join_ranks  # noqa: E402
 from bigvit.engines.engine import NotFinite  # noqa: E402
-from bigvit.engines.ranks import Ranks, leave  # noqa: E402
+from bigvit.engines.ranks import Ranks, end  # noqa: E402
 from bigvit.evaluate import evaluate  # noqa: E402
 from bigvit.loop import run  # noqa: E402
 from bigvit.recipe import Command, Recipe, Run, layout  # noqa: E402
@@ -178,7 +178,8 @@ def main(args: Sequence[str]) -> None:
     ranks = join_ranks(Run(), timedelta(minutes=3))
     for name in names:
         SCENARIOS[name](ranks, Path(folder))
-    leave()
+    ranks.agree(0)
+    end(0)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,10 @@ def test_an_unused_parameter_has_a_zero_gradient(tiny: Recipe, batches: Batches,
     torch.testing.assert_close(weights.pop("model.spare"), decayed, rtol=1e-6, atol=0)
     assert torch.equal(weights.pop("model.spare_bias"), torch.full((4,), 2.0))
     assert slices(engine, "exp_avg")["model.spare"].count_nonzero() == 0
-    assert all(torch.equal(w, weights[name]) for name, w in slices(plain, "weight").items())
+    # the norm of the gradient is summed in another order, so that clipping differs by rounding
+    others = slices(plain, "weight")
+    difference = torch.cat([(w - weights[name]).flatten() for name, w in others.items()]).norm()
+    assert difference <= 1e-6 * torch.cat([w.flatten() for w in others.values()]).norm()
     assert engine.scalars() == {"optimizer_steps": 3}
 
 
