@@ -178,7 +178,9 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _data_root_of(checkpoint: Path) -> Path | None:
     """Where the run that wrote a checkpoint found its data."""
-    described = checkpoint.resolve().parent.parent / "recipe.json"
+    from bigvit.checkpoint.folder import run_of
+
+    described = run_of(checkpoint) / "recipe.json"
     try:
         root = json.loads(described.read_text())["run"]["data_root"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -187,10 +189,10 @@ def _data_root_of(checkpoint: Path) -> Path | None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.folder import find_checkpoint
+    from bigvit.checkpoint.folder import find_checkpoint, run_of
 
     checkpoint = find_checkpoint(options.path)
-    folder = options.out or checkpoint.parent.parent / "export"
+    folder = options.out or run_of(checkpoint) / "export"
     from bigvit.export import export, strangers
 
     if folder.exists() and not folder.is_dir():

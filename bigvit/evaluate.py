@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from bigvit.checkpoint.load import read_weights
+from bigvit.checkpoint.load import read_model
 from bigvit.checkpoint.weights import fit
 from bigvit.data.bad import gather
 from bigvit.data.loader import test_batches, workers_for
@@ -114,7 +114,7 @@ def evaluate_checkpoint(
         Damaged: the checkpoint is not whole.
         ValueError: the data set is not there or not the recipe's, or a value does not fit.
     """
-    manifest, weights = read_weights(checkpoint)
+    manifest, model = read_model(checkpoint)
     recipe = recipe_from_json(manifest.recipe)
     changed = {"image_size": image_size, "test_crop_ratio": crop_ratio}
     changed = {name: value for name, value in changed.items() if value is not None}
@@ -126,7 +126,6 @@ def evaluate_checkpoint(
     right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None
     ranks = alone()
     task = Task(recipe)
-    model = {name.removeprefix("model."): weight for name, weight in weights.items()}
     fit(model, task.model, recipe.model.grid(recipe.data.image_size))
     task.to(ranks.device, torch.bfloat16 if recipe.precision == "bf16" else torch.float32)
 

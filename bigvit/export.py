@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from bigvit.checkpoint.files import rename, write_json
-from bigvit.checkpoint.folder import CLASSES
-from bigvit.checkpoint.load import read_weights
+from bigvit.checkpoint.folder import CLASSES, run_of
+from bigvit.checkpoint.load import read_model
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.weights import resample_positions
-from bigvit.recipe import ImageSize, ParallelViT, Recipe
+from bigvit.recipe import ImageSize, ParallelViT, Recipe, sides
 from bigvit.recipe.store import recipe_from_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -36,16 +36,14 @@ def export(checkpoint: Path, folder: Path, image_size: ImageSize | None = None) 
         OSError: the folder cannot be written.
         ValueError: timm has no such model.
     """
-    manifest, weights = read_weights(checkpoint)
+    manifest, model = read_model(checkpoint)
     recipe = recipe_from_json(manifest.recipe)
-    prefix = "model."
-    model = {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
     if isinstance(recipe.model, ParallelViT):
         raise ValueError("timm's entry points build no model with parallel branches: no export")
     size = image_size or recipe.data.image_size
     if (grid := recipe.model.grid(size)) != recipe.model.grid(recipe.data.image_size):
         model["pos_embed"] = resample_positions(model["pos_embed"], grid)
-    names = checkpoint.resolve().parent.parent / CLASSES
+    names = run_of(checkpoint) / CLASSES
     classes = json.loads(names.read_text()) if names.is_file() else None
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{WEIGHTS}.aside"
@@ -64,7 +62,7 @@ def strangers(folder: Path) -> list[str]:
 def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> dict[str, Any]:
     """config.json as timm reads it: architecture, its arguments, how images become inputs."""
     model, data = recipe.model, recipe.data
-    height, width = size if isinstance(size, tuple) else (size, size)
+    height, width = sides(size)
     return {
         "architecture": ARCHITECTURES.get(model.embed_dim, "deit3_small_patch16_224"),
         "num_classes": model.num_classes,

@@ -20,13 +20,13 @@ class Progress:
 
     def __init__(self, recipe: Recipe, first: int, folder: RunFolder | None) -> None:
         self.recipe, self.folder = recipe, folder
-        if folder is not None:
-            folder.take_up(first)
         self.bar = self.board = None
         if folder is not None:
+            folder.take_up(first)
             self.board = SummaryWriter(str(folder.path / "tensorboard"), purge_step=first + 1)
-        if folder is not None and sys.stderr.isatty():
-            self.bar = tqdm(total=recipe.updates, initial=first, unit="update", dynamic_ncols=True)
+            if sys.stderr.isatty():
+                total = recipe.updates
+                self.bar = tqdm(total=total, initial=first, unit="update", dynamic_ncols=True)
         self._begin(first)
 
     def _begin(self, update: int) -> None:
@@ -83,9 +83,8 @@ class Progress:
     def evaluated(self, update: int, counts: Counts) -> None:
         """The test images were counted."""
         if self.folder is not None:
-            epoch = update / self.recipe.updates_per_epoch
-            self._write(self.folder, {"update": update, "epoch": epoch, **counts.as_json()})
-            shown = counts.as_json()
+            epoch, shown = update / self.recipe.updates_per_epoch, counts.as_json()
+            self._write(self.folder, {"update": update, "epoch": epoch, **shown})
             self.say(
                 f"epoch {epoch:g}  top-1 {shown['top1']:.2f} %  top-5 {shown['top5']:.2f} %  "
                 f"of {counts.images} test images"

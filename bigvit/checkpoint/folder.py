@@ -30,6 +30,11 @@ def checkpoints_of(folder: Path) -> list[Path]:
     return checkpoints_in(folder / "checkpoints")
 
 
+def run_of(checkpoint: Path) -> Path:
+    """The run folder that a checkpoint lies in, if it was not copied elsewhere."""
+    return checkpoint.resolve().parent.parent
+
+
 def find_checkpoint(path: Path) -> Path:
     """The checkpoint at a path: the folder itself, or the newest one of a run folder.
 
@@ -65,7 +70,7 @@ def plan_start(command: Command) -> Start:
     checkpoint = None
     if resume not in (None, "auto"):
         checkpoint = find_checkpoint(Path(resume))
-    home = checkpoint.resolve().parent.parent if checkpoint else None
+    home = run_of(checkpoint) if checkpoint else None
     if home and not (home / "recipe.json").is_file():
         home = None  # a checkpoint that was copied elsewhere
     folder = run.run_dir or home or Path("runs") / command.name

@@ -57,6 +57,18 @@ def read_weights(folder: Path) -> tuple[Manifest, dict[str, Tensor]]:
     return manifest, weights
 
 
+def read_model(folder: Path) -> tuple[Manifest, dict[str, Tensor]]:
+    """A verified checkpoint's model by its own names, without what only training needs.
+
+    Raises:
+        Damaged: a file is not what was written; the message names it.
+    """
+    manifest, weights = read_weights(folder)
+    prefix = "model."
+    named = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
+    return manifest, named
+
+
 def _by_key(manifest: Manifest) -> dict[str, list[Piece]]:
     pieces: dict[str, list[Piece]] = {}
     for piece in manifest.pieces:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bigvit.checkpoint.folder import find_checkpoint
-from bigvit.checkpoint.load import read_weights
+from bigvit.checkpoint.load import read_model
 
 AUTHORS = ((r"(blocks\.\d+)\.gamma_(\d)", r"\1.ls\2.gamma"),)
 """Names in facebookresearch/deit -> ours."""
@@ -67,9 +67,7 @@ def read_init(init: str) -> dict[str, Tensor]:
         path = path / "model.safetensors"
     try:
         if path.is_dir():
-            _, weights = read_weights(find_checkpoint(path))
-            prefix = "model."
-            return {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
+            return read_model(find_checkpoint(path))[1]
         return _renamed(_tensors_of(path))
     except (OSError, SafetensorError, ValueError) as error:
         raise Unfit(f"--init {init}: cannot be read ({error})") from None

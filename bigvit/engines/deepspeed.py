@@ -42,7 +42,7 @@ class DeepSpeedEngine:
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
             model=self.task, optimizer=optim.build(recipe.optim, groups), config=config
         )
-        self.inside = deepspeed_inside.Inside(self.engine, self.task)
+        self.inside = deepspeed_inside.Inside(self.engine, self.task, ranks)
         # every stage calls this with the norm known and no weight changed yet
         self.inside.optimizer.register_step_pre_hook(self._require_finite)
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bigvit import optim
 from bigvit.engines.engine import Slice
+from bigvit.engines.ranks import Ranks
 from bigvit.optim.state import fresh_state, set_steps, steps
 from bigvit.task import Task
 
@@ -50,8 +51,8 @@ class Inside:
         RuntimeError: the insides are not what this file was written for.
     """
 
-    def __init__(self, engine: Any, task: Task) -> None:
-        self.engine = engine
+    def __init__(self, engine: Any, task: Task, ranks: Ranks) -> None:
+        self.engine, self.ranks = engine, ranks
         self.z: Any = engine.optimizer  # DeepSpeed's wrapper around the optimizer, or itself
         self.optimizer: torch.optim.Optimizer = getattr(self.z, "optimizer", self.z)
         self.plain = self.z is self.optimizer  # stage 0 in float32
@@ -78,12 +79,11 @@ class Inside:
             if not 0 <= part.start < part.stop <= size or len(part.view) != part.stop - part.start:
                 self._refuse(f"{part.name} [{part.start}, {part.stop}) of {part.shape}")
         names = sorted(self.shapes)
-        held = torch.tensor([seen.get(name, 0) for name in names])
-        dist.all_reduce(held, group=self.engine.seq_data_parallel_group)
+        held = self.ranks.sum(torch.tensor([seen.get(name, 0) for name in names]))
         frozen = {self.names[id(p)] for p in self.frozen}
         for name, count in zip(names, held.tolist(), strict=True):
             whole = self.kind == "whole" or self.kind == "flat" and name in frozen
-            copies = dist.get_world_size() if whole else 1
+            copies = self.ranks.world if whole else 1
             if count != copies * torch.Size(self.shapes[name]).numel():
                 self._refuse(f"{name} has {count} elements over all ranks")
 
@@ -129,7 +129,7 @@ class Inside:
                 if start < stop:
                     yield self._part(p, start, stop, p.ds_tensor, 0)[0]
             else:
-                writer = i % dist.get_world_size() == dist.get_rank()
+                writer = i % self.ranks.world == self.ranks.rank
                 yield self._part(p, 0, p.numel(), p, 0, writer)[0]
 
     def _parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
@@ -144,7 +144,7 @@ class Inside:
 
     def _whole_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
         for i, (working, master) in enumerate(self._pairs()):
-            writer = i % dist.get_world_size() == dist.get_rank()
+            writer = i % self.ranks.world == self.ranks.rank
             yield self._part(working, 0, working.numel(), master, 0, writer)
 
     def _pairs(self) -> list[tuple[Any, Tensor]]:

@@ -16,11 +16,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def rank_from_environment() -> tuple[int, int]:
-    """(rank, world) as the launcher set them; (0, 1) without a launcher."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-
-
 @dataclass(frozen=True)
 class Ranks:
     """What a rank knows of the others. Collectives here are over a CPU group, or over nobody."""

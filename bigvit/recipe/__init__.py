@@ -15,7 +15,16 @@ from bigvit.recipe.data import (
     ThreeAugment,
 )
 from bigvit.recipe.layout import Layout, layout
-from bigvit.recipe.model import VIT_SIZES, ImageSize, Model, ParallelViT, StochasticDepth, ViT, vit
+from bigvit.recipe.model import (
+    VIT_SIZES,
+    ImageSize,
+    Model,
+    ParallelViT,
+    StochasticDepth,
+    ViT,
+    sides,
+    vit,
+)
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from bigvit.recipe.optim import AdamW, Cosine, Lamb, Optimizer, Schedule
 from bigvit.recipe.recipe import Recipe
@@ -50,5 +59,6 @@ __all__ = [
     "ThreeAugment",
     "ViT",
     "layout",
+    "sides",
     "vit",
 ]

@@ -80,6 +80,7 @@ def check_run(run: Run) -> None:
         _allow(f"--{name.replace('_', '-')}", value, value is None or value >= 1, "at least 1")
     workers = run.workers
     _allow("--workers", workers, workers is None or workers >= 0, "0 or more")
+    _allow("--bad-images", run.bad_images, 0 <= run.bad_images <= 1, "a share, 0 to 1")
 
 
 def _check_model(recipe: Recipe) -> None:

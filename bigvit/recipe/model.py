@@ -6,6 +6,11 @@ ImageSize = int | tuple[int, int]
 """Pixels: the side of a square image, or (height, width)."""
 
 
+def sides(image_size: ImageSize) -> tuple[int, int]:
+    """(height, width) of an image, pixels."""
+    return image_size if isinstance(image_size, tuple) else (image_size, image_size)
+
+
 @dataclass(frozen=True)
 class StochasticDepth:
     """Drop residual branches of random samples (arXiv:1603.09382), uniformly over depth.
@@ -49,7 +54,7 @@ class ViT:
 
     def grid(self, image_size: ImageSize) -> tuple[int, int]:
         """Patches (down, across) of an image of this size."""
-        height, width = image_size if isinstance(image_size, tuple) else (image_size, image_size)
+        height, width = sides(image_size)
         return height // self.patch_size, width // self.patch_size
 
     @property
@@ -89,7 +94,7 @@ class ParallelViT:
 
     def grid(self, image_size: ImageSize) -> tuple[int, int]:
         """Patches (down, across) of an image of this size."""
-        height, width = image_size if isinstance(image_size, tuple) else (image_size, image_size)
+        height, width = sides(image_size)
         return height // self.patch_size, width // self.patch_size
 
     @property

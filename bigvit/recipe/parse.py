@@ -1,12 +1,12 @@
 """The command line of a training run: a recipe's name, then overrides. Imports tyro, no torch."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
-from bigvit.recipe.check import check_recipe, check_run, leaves
+from bigvit.recipe.check import check_recipe, check_run
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Command, Run
@@ -47,7 +47,16 @@ def parse(args: Sequence[str]) -> Command:
 
 
 def _absent(recipe: Recipe) -> str:
-    """Parts that a recipe leaves out, which have no options."""
-    absent = [path for path, value in leaves(recipe) if value is None and path != "clip_norm"]
-    listed = ", ".join(f"{path} (default: None)" for path in absent)
-    return f" Left out here: {listed}; a recipe file of your own can add it." if absent else ""
+    """Parts that a recipe leaves out, which tyro gives no options to."""
+    listed = ", ".join(f"{path} (default: None)" for path in _parts_left_out(recipe, ""))
+    return f" Left out here: {listed}; a recipe file of your own can add it." if listed else ""
+
+
+def _parts_left_out(value: object, path: str) -> Iterator[str]:
+    """Fields that may hold a dataclass, and hold none."""
+    for name, kind in get_type_hints(type(value)).items():
+        item, below = getattr(value, name), f"{path}{name}"
+        if item is None and any(is_dataclass(member) for member in get_args(kind)):
+            yield below
+        elif is_dataclass(item):
+            yield from _parts_left_out(item, f"{below}.")

@@ -90,6 +90,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "inf": (lambda f: fresh(f, "--clip-norm", "inf"), "clip_norm: inf is not a finite number"),
     "out of range": (lambda f: fresh(f, "--optim.lr", -1), "optim.lr: -1.0 is not allowed"),
     "an option out of range": (lambda f: fresh(f, "--log-every", 0), "--log-every: 0"),
+    "a share that is no number": (lambda f: fresh(f, "--bad-images", "nan"), "--bad-images: nan"),
     "missing data": (
         lambda f: ["deit3_h14_in1k_126", "--sharding", "zero0", "--precision", "fp32"],
         "ImageNet",

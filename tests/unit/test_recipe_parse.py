@@ -277,6 +277,16 @@ def test_help_lists_every_field_with_its_value(
         assert f"(default: {default})" in said
 
 
+def test_help_says_that_parts_are_left_out_and_not_values(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["digits_vit", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Left out here: data.augment (default: None); a recipe file" in shown
+    assert "--starts-from" in shown
+
+
 def test_help_without_a_recipe_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(["--help"])
