@@ -65,9 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--image-size", type=int, help="another resolution, pixels")
     command.add_argument("--crop-ratio", type=float, help="another crop ratio")
     command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
+    command.add_argument("--ema", action="store_true", help="the average of the weights instead")
     command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
+    command.add_argument("--ema", action="store_true", help="the average of the weights instead")
     command.add_argument(
         "--image-size", type=int, nargs="+", help="another resolution: side, or height and width"
     )
@@ -171,7 +173,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     root = options.data_root or _data_root_of(checkpoint)
     sizes = (options.image_size, options.crop_ratio)
     found = evaluate_checkpoint(
-        checkpoint, options.batch_size, root, options.workers, *sizes, options.labels
+        checkpoint, options.batch_size, root, options.workers, *sizes, options.labels, options.ema
     )
     print(json.dumps(found, indent=2))
 
@@ -200,7 +202,7 @@ def _export(options: argparse.Namespace) -> None:
     if folder.exists() and (others := strangers(folder)):
         raise ValueError(f"--out {folder}: it holds other files ({others[0]}); choose another")
     try:
-        print(export(checkpoint, folder, _size(options.image_size)))
+        print(export(checkpoint, folder, _size(options.image_size), options.ema))
     except OSError as error:
         raise ValueError(f"--out {folder} cannot be written: {error}") from None
 

@@ -20,7 +20,7 @@ from bigvit.engines.ranks import Ranks, alone
 from bigvit.recipe import Data, Images
 from bigvit.recipe.check import check_recipe
 from bigvit.recipe.store import recipe_from_json
-from bigvit.task import Batch, Task
+from bigvit.task import DTYPES, Batch, Task
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,21 @@ def evaluate_checkpoint(
     image_size: int | None = None,
     crop_ratio: float | None = None,
     labels: Path | None = None,
+    ema: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint in this process alone, and say which one it was.
 
     Args:
         image_size: another resolution than the recipe's; positions are resampled.
         crop_ratio: another crop ratio than the recipe's.
+        ema: the average of the weights instead of them.
         labels: ReaL's real.json: for each image in the order of names, the classes that are right.
 
     Raises:
         Damaged: the checkpoint is not whole.
         ValueError: the data set is not there or not the recipe's, or a value does not fit.
     """
-    manifest, model = read_model(checkpoint)
+    manifest, model = read_model(checkpoint, "ema" if ema else "weight")
     recipe = recipe_from_json(manifest.recipe)
     changed = {"image_size": image_size, "test_crop_ratio": crop_ratio}
     changed = {name: value for name, value in changed.items() if value is not None}
@@ -127,7 +129,7 @@ def evaluate_checkpoint(
     ranks = alone()
     task = Task(recipe)
     fit(model, task.model, recipe.model.grid(recipe.data.image_size))
-    task.to(ranks.device, torch.bfloat16 if recipe.precision == "bf16" else torch.float32)
+    task.to(ranks.device, DTYPES[recipe.precision])
 
     def predict(batch: Batch) -> Tensor:
         return task.predict(batch.to(ranks.device))
@@ -138,6 +140,7 @@ def evaluate_checkpoint(
     return {
         "checkpoint": str(checkpoint),
         "update": manifest.update,
+        "weights": "ema" if ema else "last",
         "image_size": recipe.data.image_size,
         **counts.as_json(),
         "images_per_second": counts.images / counts.seconds,

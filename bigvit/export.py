@@ -24,19 +24,22 @@ ARCHITECTURES = {
 }
 
 
-def export(checkpoint: Path, folder: Path, image_size: ImageSize | None = None) -> Path:
+def export(
+    checkpoint: Path, folder: Path, image_size: ImageSize | None = None, ema: bool = False
+) -> Path:
     """Write a checkpoint's model, without its training heads, so that
     `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it with the same logits.
 
     Args:
         image_size: for images of another size than the recipe's; positions are resampled.
+        ema: the average of the weights instead of them.
 
     Raises:
         Damaged: the checkpoint is not whole.
         OSError: the folder cannot be written.
         ValueError: timm has no such model.
     """
-    manifest, model = read_model(checkpoint)
+    manifest, model = read_model(checkpoint, "ema" if ema else "weight")
     recipe = recipe_from_json(manifest.recipe)
     if isinstance(recipe.model, ParallelViT):
         raise ValueError("timm's entry points build no model with parallel branches: no export")

@@ -1,24 +1,29 @@
 """The training loop. It knows no model, no loss and no engine by name."""
 
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, NoReturn
+
+import torch
 
 from bigvit.checkpoint.folder import RunFolder, Start
 from bigvit.checkpoint.load import load
 from bigvit.checkpoint.save import save
-from bigvit.checkpoint.weights import fit, read_init
-from bigvit.data.bad import BadImages
+from bigvit.checkpoint.weights import fitted, read_init
+from bigvit.data.bad import BadImages, gather
 from bigvit.data.loader import train_batches, workers_for
-from bigvit.data.sources import open_source
-from bigvit.engines.build import build_engine
+from bigvit.data.sources import Source, open_source
+from bigvit.engines.build import Initial, build_engine, outline
+from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
 from bigvit.engines.ranks import Ranks
 from bigvit.evaluate import evaluate
-from bigvit.progress import Progress
+from bigvit.loss_guard import LossGuard, LossJumped
+from bigvit.progress import Place, Progress
 from bigvit.recipe import Command, Layout
 from bigvit.recipe.store import to_json
-from bigvit.task import Task
+from bigvit.task import Batch
 
 Outcome = Literal["done", "requeue"]
 
@@ -40,19 +45,15 @@ def run(
     Raises:
         Damaged: the checkpoint is not whole; nothing was changed.
         Unfit: the weights to start from cannot be read, or are not of this model.
-        NotFinite, NotSaved, TooManyBad: training ended early; the last checkpoint is whole.
+        NotFinite, LossJumped, NotSaved, TooManyBad: training ended early; the last checkpoint is
+            whole.
     """
-
-    def prepare(task: Task) -> None:
-        if command.run.init is None or start.checkpoint is not None:
-            return
-        grid = command.recipe.model.grid(command.recipe.data.image_size)
-        fitted = fit(read_init(command.run.init), task.model, grid)
-        if folder is not None:
-            print(f"weights of {command.run.init}: {fitted}", flush=True)
-
-    engine = build_engine(command.recipe, command.run, cut, ranks, prepare)
-    first = load(engine, start.checkpoint).update if start.checkpoint else 0
+    initial = None if start.checkpoint is not None else _given(command, folder)
+    engine = build_engine(command.recipe, command.run, cut, ranks, initial)
+    first = Place(0, 0)
+    if start.checkpoint is not None:
+        manifest = load(engine, start.checkpoint)
+        first = Place(manifest.batch, manifest.update)
     progress = Progress(command.recipe, first, folder)
     try:
         return _train(command, cut, start, engine, first, progress, stop_requested)
@@ -60,12 +61,29 @@ def run(
         progress.close()
 
 
+def _given(command: Command, folder: RunFolder | None) -> Initial | None:
+    """The weights that `--init` names, those that it lacks made anew."""
+    init, recipe = command.run.init, command.recipe
+    if init is None:
+        return None
+    task = outline(recipe)
+    weights, done = fitted(read_init(init), task.model, recipe.model.grid(recipe.data.image_size))
+    if folder is not None:
+        print(f"weights of {init}: {done}", flush=True)
+
+    def initial(name: str) -> torch.Tensor:
+        given = weights.get(name.removeprefix("model."))
+        return task.initial_weight(name) if given is None else given.float()
+
+    return initial
+
+
 def _train(
     command: Command,
     cut: Layout,
     start: Start,
     engine: Engine,
-    first: int,
+    first: Place,
     progress: Progress,
     stop_requested: Callable[[], bool],
 ) -> Outcome:
@@ -74,9 +92,15 @@ def _train(
     test_set = open_source(recipe.data, "test", run.data_root)
     progress.classes(train_set.classes)
     workers, bad = workers_for(run.workers), BadImages(train_set, run.bad_images, ranks)
-    batches = train_batches(train_set, recipe, cut, ranks.rank, workers, first, engine.task.draws)
-    last, per_epoch, update = recipe.updates, recipe.updates_per_epoch, first
-    while update < last:
+    batches = train_batches(
+        train_set, recipe, cut, ranks.rank, workers, first.batch, engine.task.draws
+    )
+    count = partial(
+        evaluate, engine.predict, test_set, recipe.data, cut.micro_batch, ranks, workers
+    )
+    guard = LossGuard(run.loss_jump) if run.loss_jump is not None else None
+    last, per_epoch, place = recipe.updates, recipe.updates_per_epoch, first
+    while place.batch < last:
         asked = time.perf_counter()
         micro = next(batches)
         waited = time.perf_counter() - asked
@@ -84,22 +108,40 @@ def _train(
             bad.saw(micro)
         finally:
             progress.unreadable(bad.new_names())
+        batch, lr = place.batch + 1, recipe.lr(place.update)
+        log = batch % run.log_every == 0 or batch == last
         try:
-            info = engine.update(micro, recipe.lr(update))
-        except NotFinite as error:
-            raise NotFinite(f"update {update + 1}: {error}") from None
-        update += 1
-        progress.updated(update, info, waited, log=update % run.log_every == 0 or update == last)
-        if update == last or update % (per_epoch * run.evaluate_every) == 0:
-            counts = evaluate(
-                engine.predict, test_set, recipe.data, cut.micro_batch, ranks, workers
-            )
+            info = engine.update(micro, lr, guard, log and run.log_norms)
+        except (NotFinite, LossJumped) as error:
+            _explain(error, place, micro, train_set, ranks, progress)
+        place = Place(batch, place.update + info.applied)
+        progress.updated(place, lr, info, waited, log)
+        if batch == last or batch % (per_epoch * run.evaluate_every) == 0:
+            counts, of_average = count(), None
+            if run.evaluate_ema:
+                with averaged(engine):
+                    of_average = count()
             progress.unreadable(counts.bad)
-            progress.evaluated(update, counts)
-        stop = ranks.agree(stop_requested() or update == run.stop_after)
-        if stop or update == last or update % run.checkpoint_every == 0:
-            save(engine, start.folder / "checkpoints", update, to_json(recipe), run.keep)
-            progress.saved(update)
-        if stop and update < last:
+            progress.evaluated(place, counts, of_average)
+        stop = ranks.agree(stop_requested() or batch == run.stop_after)
+        if stop or batch == last or batch % run.checkpoint_every == 0:
+            skipped = batch - place.update
+            save(engine, start.folder / "checkpoints", batch, to_json(recipe), run.keep, skipped)
+            progress.saved(place)
+        if stop and batch < last:
             return "requeue"
     return "done"
+
+
+def _explain(
+    error: NotFinite | LossJumped,
+    place: Place,
+    micro: Sequence[Batch],
+    source: Source,
+    ranks: Ranks,
+    progress: Progress,
+) -> NoReturn:
+    """Say which batch an error is about, with its images and where to go on from. Collective."""
+    ids = gather(torch.cat([batch.ids for batch in micro]), ranks).tolist()
+    there = progress.stopped([source.name(id) for id in ids])
+    raise type(error)(f"update {place.batch + 1}: {error}{there}") from None

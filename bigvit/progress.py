@@ -2,62 +2,74 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any, NamedTuple
 
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from bigvit.checkpoint.files import write_json
-from bigvit.checkpoint.folder import CLASSES, RunFolder
+from bigvit.checkpoint.folder import CLASSES, RunFolder, checkpoints_of
 from bigvit.engines.engine import StepInfo
 from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
 
 
+class Place(NamedTuple):
+    """How far a run has come."""
+
+    batch: int  # global batches consumed
+    update: int  # updates applied: fewer where fp16 skipped some
+
+
 class Progress:
     """A bar on a terminal, plain lines elsewhere, and a line of metrics.jsonl in any case."""
 
-    def __init__(self, recipe: Recipe, first: int, folder: RunFolder | None) -> None:
+    def __init__(self, recipe: Recipe, first: Place, folder: RunFolder | None) -> None:
         self.recipe, self.folder = recipe, folder
         self.bar = self.board = None
         if folder is not None:
-            folder.take_up(first)
-            self.board = SummaryWriter(str(folder.path / "tensorboard"), purge_step=first + 1)
+            folder.take_up(*first)
+            self.board = SummaryWriter(str(folder.path / "tensorboard"), purge_step=first.batch + 1)
             if sys.stderr.isatty():
-                total = recipe.updates
-                self.bar = tqdm(total=total, initial=first, unit="update", dynamic_ncols=True)
+                total, done = recipe.updates, first.batch
+                self.bar = tqdm(total=total, initial=done, unit="update", dynamic_ncols=True)
         self._begin(first)
 
-    def _begin(self, update: int) -> None:
+    def _begin(self, place: Place) -> None:
         """Start to measure anew, after what was not training."""
-        self.began, self.since, self.waited = time.perf_counter(), update, 0.0
+        self.began, self.since, self.waited = time.perf_counter(), place.batch, 0.0
 
-    def updated(self, update: int, info: StepInfo, waited: float, log: bool) -> None:
-        """An update was done, after waiting this many seconds for its images."""
+    def updated(self, place: Place, lr: float, info: StepInfo, waited: float, log: bool) -> None:
+        """A batch was consumed, after waiting this many seconds for its images."""
         if self.folder is None:
             return
         self.waited += waited
-        self.folder.update = update
+        self.folder.update = place.update
         if self.bar is not None:
-            self.bar.update(update - self.bar.n)
+            self.bar.update(place.batch - self.bar.n)
+        if not info.applied:
+            scale = f"loss scale {info.loss_scale:g} -> {info.loss_scale / 2:g}"
+            self.say(f"batch {place.batch} skipped: its gradient overflowed fp16; {scale}")
         if log:
-            self._log(update, info, self.folder)
-            self._begin(update)
+            self._log(place, lr, info, self.folder)
+            self._begin(place)
 
-    def _log(self, update: int, info: StepInfo, folder: RunFolder) -> None:
+    def _log(self, place: Place, lr: float, info: StepInfo, folder: RunFolder) -> None:
         recipe = self.recipe
         seconds = time.perf_counter() - self.began
-        rate = (update - self.since) / seconds
-        line = {
-            "update": update,
-            "epoch": update / recipe.updates_per_epoch,
+        rate = (place.batch - self.since) / seconds
+        line: dict[str, Any] = {
+            **self._where(place),
             "loss": info.loss,
             **(info.losses if len(info.losses) > 1 else {}),
-            "lr": recipe.lr(update - 1),
-            "grad_norm": info.grad_norm,
+            "lr": lr,
+            "grad_norm": info.grad_norm if info.applied else None,
+            **({"loss_scale": info.loss_scale} if recipe.precision == "fp16" else {}),
             "images_per_second": rate * recipe.batch_size,
             "waiting": self.waited / seconds,
+            **({"norms": info.norms} if info.norms is not None else {}),
         }
         self._write(folder, line)
         folder.say("running")
@@ -68,28 +80,34 @@ class Progress:
         if self.bar is not None:
             self.bar.set_postfix_str(shown)
         else:
-            left = timedelta(seconds=round((recipe.updates - update) / rate))
-            self.say(f"update {update}/{recipe.updates}  {shown}  {left} left")
+            left = timedelta(seconds=round((recipe.updates - place.batch) / rate))
+            self.say(f"update {place.batch}/{recipe.updates}  {shown}  {left} left")
 
-    def _write(self, folder: RunFolder, line: dict[str, float]) -> None:
+    def _where(self, place: Place) -> dict[str, Any]:
+        epoch = place.batch / self.recipe.updates_per_epoch
+        return {"batch": place.batch, "update": place.update, "epoch": epoch}
+
+    def _write(self, folder: RunFolder, line: dict[str, Any]) -> None:
         """A line of metrics.jsonl, and the same for TensorBoard."""
         folder.log(line)
         assert self.board is not None
-        for name, value in line.items():
-            if name != "update":
-                self.board.add_scalar(name, value, int(line["update"]))
+        for name, value in _scalars(line):
+            self.board.add_scalar(name, value, line["batch"])
         self.board.flush()
 
-    def evaluated(self, update: int, counts: Counts) -> None:
-        """The test images were counted."""
+    def evaluated(self, place: Place, counts: Counts, averaged: Counts | None) -> None:
+        """The test images were counted, by the weights and, where asked for, by their average."""
         if self.folder is not None:
-            epoch, shown = update / self.recipe.updates_per_epoch, counts.as_json()
-            self._write(self.folder, {"update": update, "epoch": epoch, **shown})
+            shown = counts.as_json()
+            ema = {} if averaged is None else {f"ema_{k}": v for k, v in averaged.as_json().items()}
+            self._write(self.folder, {**self._where(place), **shown, **ema})
+            also = f" (average {ema['ema_top1']:.2f} %)" if ema else ""
             self.say(
-                f"epoch {epoch:g}  top-1 {shown['top1']:.2f} %  top-5 {shown['top5']:.2f} %  "
+                f"epoch {place.batch / self.recipe.updates_per_epoch:g}  "
+                f"top-1 {shown['top1']:.2f} %{also}  top-5 {shown['top5']:.2f} %  "
                 f"of {counts.images} test images"
             )
-            self._begin(update)
+            self._begin(place)
 
     def classes(self, names: list[str]) -> None:
         """The classes have these names."""
@@ -101,12 +119,23 @@ class Progress:
         if self.folder is not None and (new := self.folder.list_bad(names)):
             self.say(f"{new} unreadable images more, listed in {self.folder.bad_images}")
 
-    def saved(self, update: int) -> None:
+    def saved(self, place: Place) -> None:
         """A checkpoint was written."""
         if self.folder is not None:
             self.folder.say("running")
-            self.say(f"saved update {update}")
-            self._begin(update)
+            self.say(f"saved update {place.batch}")
+            self._begin(place)
+
+    def stopped(self, images: Sequence[str]) -> str:
+        """An update was refused: list its images, and say where, and what there is to go on from;
+        nothing on other ranks."""
+        if self.folder is None:
+            return ""
+        listed = self.folder.path / "stopped_images.txt"
+        listed.write_text("".join(f"{name}\n" for name in images))
+        last = checkpoints_of(self.folder.path)
+        saved = f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint"
+        return f"; its {len(images)} images are listed in {listed}; {saved}"
 
     def say(self, text: str) -> None:
         """A line, above the bar where there is one."""
@@ -121,3 +150,12 @@ class Progress:
             self.bar.close()
         if self.board is not None:
             self.board.close()
+
+
+def _scalars(line: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a line that TensorBoard draws, those inside by their path."""
+    for name, value in line.items():
+        if isinstance(value, dict):
+            yield from _scalars(value, f"{path}{name}/")
+        elif value is not None and name not in ("batch", "update"):
+            yield path + name, value

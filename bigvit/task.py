@@ -9,6 +9,9 @@ from bigvit import models, objectives
 from bigvit.layers.mix import draw, mix_images, mix_targets
 from bigvit.recipe import Images, Recipe
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""A recipe's precision as torch's."""
+
 
 class Batch(NamedTuple):
     """A micro-batch. Shapes: B images, C channels."""
@@ -49,6 +52,10 @@ class Task(nn.Module):
     def init_weights(self) -> None:
         """Initialise every parameter from the recipe's seed."""
         self.model.init_weights(self.recipe.seed)
+
+    def initial_weight(self, name: str) -> Tensor:
+        """What `init_weights` would give a parameter, float32."""
+        return self.model.initial_weight(name.removeprefix("model."), self.recipe.seed)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The weighted losses of a training batch, float32 scalars by name."""

@@ -102,10 +102,14 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     from bigvit.engines.build import join_ranks
     from bigvit.engines.engine import NotFinite
     from bigvit.loop import run
+    from bigvit.loss_guard import LossJumped
 
     ranks = join_ranks(command.run, timedelta(minutes=10))
     folder, problem = None, ""
-    if ranks.rank == 0:
+    on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
+    if command.recipe.precision == "fp16" and on_cpu:
+        problem = "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here"
+    elif ranks.rank == 0:
         try:
             folder = RunFolder(start.folder, command, ranks.world)
         except ValueError as error:
@@ -119,7 +123,7 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         code = _refuse(problem, ranks.rank)
     except Unfit as error:
         code = _end(folder, BAD_INPUT, str(error))
-    except (NotFinite, TooManyBad) as error:
+    except (NotFinite, LossJumped, TooManyBad) as error:
         code = _end(folder, STOPPED_ITSELF, str(error))
     except NotSaved as error:
         code = _end(folder, CRASHED, str(error))

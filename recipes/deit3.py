@@ -130,6 +130,7 @@ def pretrain_1k(
         starts_from=None,
         batch_size=2048,
         precision="bf16",
+        ema=None,
         seed=0,
     )
 
@@ -153,6 +154,7 @@ def finetune_1k(
         starts_from=starts_from,
         batch_size=512,
         precision="bf16",
+        ema=None,
         seed=0,
     )
 
@@ -174,6 +176,7 @@ def pretrain_21k(
         starts_from=None,
         batch_size=2048,
         precision="bf16",
+        ema=None,
         seed=0,
     )
 
@@ -196,6 +199,7 @@ def finetune_21k(
         starts_from=starts_from,
         batch_size=2048,
         precision="bf16",
+        ema=None,
         seed=0,
     )
 

@@ -33,5 +33,6 @@ digits_vit = Recipe(
     starts_from=None,
     batch_size=64,
     precision="fp32",
+    ema=None,
     seed=0,
 )

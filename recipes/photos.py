@@ -53,6 +53,7 @@ photos_vit_64 = Recipe(
     starts_from=None,
     batch_size=24,
     precision="fp32",
+    ema=None,
     seed=0,
 )
 

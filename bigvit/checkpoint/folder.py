@@ -17,7 +17,7 @@ from typing import Any, Literal
 from bigvit.checkpoint.files import write_json
 from bigvit.checkpoint.manifest import STEP, Damaged, checkpoints_in, read_manifest
 from bigvit.recipe import Command
-from bigvit.recipe.store import differences, to_json
+from bigvit.recipe.store import differences, filled, to_json
 
 State = Literal["running", "done", "requeue", "error"]
 CLASSES = "classes.json"  # names of the classes, in a run folder
@@ -97,8 +97,8 @@ def plan_start(command: Command) -> Start:
         except Damaged as error:
             raise ValueError(f"--resume {resume}: {error}; {way_out(checkpoint)}") from None
         _refuse_changes(manifest.recipe, recipe, f"--resume {resume}: {checkpoint}")
-        if (stop := run.stop_after) is not None and stop <= manifest.update:
-            raise ValueError(f"--stop-after {stop}: {checkpoint} is at {manifest.update} already")
+        if (stop := run.stop_after) is not None and stop <= manifest.batch:
+            raise ValueError(f"--stop-after {stop}: {checkpoint} is at {manifest.batch} already")
     if (stop := run.stop_after) is not None and stop > command.recipe.updates:
         raise ValueError(f"--stop-after {stop}: the recipe has {command.recipe.updates} updates")
     _refuse_unwritable(folder)
@@ -136,7 +136,7 @@ def _refuse_foreign(folder: Path, recipe: dict[str, Any]) -> None:
 
 
 def _refuse_changes(old: dict[str, Any], new: dict[str, Any], where: str) -> None:
-    if changes := list(differences(old, new)):
+    if changes := list(differences(filled(old), new)):
         shown = "\n  ".join(changes[:12])
         raise ValueError(
             f"{where} holds a run of another recipe:\n  {shown}\n"
@@ -196,7 +196,7 @@ class RunFolder:
         write_json(path / "recipe.json", description)
         self.metrics = path / "metrics.jsonl"
         self.bad_images = path / "bad_images.txt"
-        self.update = 0  # updates done
+        self.update = 0  # updates applied
 
     @property
     def asked_to_stop(self) -> bool:
@@ -207,10 +207,11 @@ class RunFolder:
         """Let another job have the folder."""
         self.lock.close()
 
-    def take_up(self, update: int) -> None:
-        """The run goes on after this many updates; log lines of later ones will be made again."""
+    def take_up(self, batch: int, update: int) -> None:
+        """The run goes on after this many global batches, of which as many as `update` were
+        applied; log lines of later ones will be made again."""
         self.update = update
-        self._forget_after(update)
+        self._forget_after(batch)
         self.say("running")
 
     def say(self, state: State, exit_code: int | None = None, reason: str = "") -> None:
@@ -243,15 +244,16 @@ class RunFolder:
             file.writelines(f"{name}\n" for name in new)
         return len(new)
 
-    def _forget_after(self, update: int) -> None:
+    def _forget_after(self, batch: int) -> None:
         if not self.metrics.exists():
             return
         kept = []
         for line in self.metrics.read_text(errors="replace").splitlines():
             try:
-                if json.loads(line)["update"] <= update:
+                values = json.loads(line)
+                if values.get("batch", values["update"]) <= batch:
                     kept.append(line)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # a line that a killed process left half written
         aside = self.metrics.with_name(".metrics.aside")
         aside.write_text("".join(f"{line}\n" for line in kept))

@@ -38,8 +38,11 @@ def load(engine: Engine, folder: Path) -> Manifest:
     return manifest
 
 
-def read_weights(folder: Path) -> tuple[Manifest, dict[str, Tensor]]:
+def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str, Tensor]]:
     """A verified checkpoint's weights, whole and in full precision, by their names in the task.
+
+    Args:
+        kind: "ema" for their average; frozen weights, which have none, are their own.
 
     Raises:
         Damaged: a file is not what was written; the message names it.
@@ -47,23 +50,30 @@ def read_weights(folder: Path) -> tuple[Manifest, dict[str, Tensor]]:
     manifest = read_manifest(folder)
     for file in manifest.files:
         verify_file(folder, file)
+    by_key = _by_key(manifest)
+    if kind == "ema" and not any(key.startswith("ema/") for key in by_key):
+        raise ValueError(f"{folder} holds no average of the weights: its recipe's ema is None")
     weights: dict[str, Tensor] = {}
-    for pieces in _by_key(manifest).values():
+    for pieces in by_key.values():
         first = pieces[0]
-        if first.kind == "weight":
+        averaged = kind == "ema" and f"ema/{first.name}" in by_key
+        if first.kind == ("ema" if averaged else "weight"):
             tensor = torch.empty(first.size)
             _read(folder, pieces, 0, tensor)
             weights[first.name] = tensor.view(first.shape)
     return manifest, weights
 
 
-def read_model(folder: Path) -> tuple[Manifest, dict[str, Tensor]]:
+def read_model(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str, Tensor]]:
     """A verified checkpoint's model by its own names, without what only training needs.
+
+    Args:
+        kind: "ema" for the average of its weights.
 
     Raises:
         Damaged: a file is not what was written; the message names it.
     """
-    manifest, weights = read_weights(folder)
+    manifest, weights = read_weights(folder, kind)
     prefix = "model."
     named = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
     return manifest, named

@@ -59,7 +59,8 @@ class File:
 class Manifest:
     """A checkpoint's list of contents."""
 
-    update: int
+    batch: int  # global batches consumed
+    update: int  # updates applied: fewer where fp16 skipped some
     recipe: dict[str, Any]  # as `to_json` wrote it
     scalars: dict[str, Any]
     files: tuple[File, ...]
@@ -75,9 +76,9 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step_*") if STEP.fullmatch(path.name))
 
 
-def step_name(update: int) -> str:
-    """The folder of an update's checkpoint."""
-    return f"step_{update:08d}"
+def step_name(batch: int) -> str:
+    """The folder of the checkpoint after this many global batches."""
+    return f"step_{batch:08d}"
 
 
 def check_tiling(pieces: Iterable[Piece]) -> None:
@@ -114,11 +115,12 @@ def read_manifest(folder: Path) -> Manifest:
         raise Damaged(f"{path} is damaged or missing ({type(error).__name__}: {error})") from None
     if not whole:
         raise Damaged(f"{path} is damaged: its digest or format is not what was written")
-    if folder.name != step_name(body["update"]):
-        raise Damaged(f"{path} belongs to {step_name(body['update'])}, not to {folder.name}")
+    batch = body.get("batch", body["update"])  # the same before fp16 could skip any
+    if folder.name != step_name(batch):
+        raise Damaged(f"{path} belongs to {step_name(batch)}, not to {folder.name}")
     pieces = tuple(Piece(**{**piece, "shape": tuple(piece["shape"])}) for piece in body["pieces"])
     files = tuple(File(**file) for file in body["files"])
-    manifest = Manifest(body["update"], body["recipe"], body["scalars"], files, pieces)
+    manifest = Manifest(batch, body["update"], body["recipe"], body["scalars"], files, pieces)
     for file in files:
         found = folder / file.name
         size = found.stat().st_size if found.is_file() else None

@@ -42,21 +42,24 @@ class NotSaved(Exception):
     """A checkpoint could not be written, on this rank or another; earlier ones are untouched."""
 
 
-def save(engine: Engine, folder: Path, update: int, recipe: dict[str, Any], keep: int) -> Path:
-    """Write the checkpoint of an update into a run's checkpoints folder. Collective.
+def save(
+    engine: Engine, folder: Path, batch: int, recipe: dict[str, Any], keep: int, skipped: int = 0
+) -> Path:
+    """Write a checkpoint into a run's checkpoints folder. Collective.
 
     Args:
         folder: the run's checkpoints.
-        update: updates done.
+        batch: global batches consumed.
         recipe: as `to_json` wrote it.
         keep: how many checkpoints to leave, the newest.
+        skipped: batches consumed without an update.
 
     Raises:
         NotSaved: on every rank.
     """
     ranks = engine.ranks
-    aside, whole = folder / f".{step_name(update)}.aside", folder / step_name(update)
-    scalars = {"update": update, **engine.scalars()}
+    aside, whole = folder / f".{step_name(batch)}.aside", folder / step_name(batch)
+    scalars = engine.scalars()
 
     def prepare() -> None:
         for left in folder.glob(".step_*.aside"):  # of a process that was killed
@@ -68,7 +71,7 @@ def save(engine: Engine, folder: Path, update: int, recipe: dict[str, Any], keep
 
     def finish() -> None:
         files, pieces = _collect(aside, ranks.world)
-        write_manifest(aside, Manifest(update, recipe, scalars, files, pieces))
+        write_manifest(aside, Manifest(batch, batch - skipped, recipe, scalars, files, pieces))
         if whole.exists():
             shutil.rmtree(whole)
         rename(aside, whole)

@@ -74,10 +74,19 @@ def read_init(init: str) -> dict[str, Tensor]:
 
 
 def fit(weights: Mapping[str, Tensor], model: nn.Module, grid: tuple[int, int]) -> Fitted:
-    """Put weights into a model that has its own initial ones, in place.
+    """Put weights into a model that has its own initial ones, as `fitted` makes them fit."""
+    given, done = fitted(weights, model, grid)
+    model.load_state_dict(given, strict=False)
+    return done
+
+
+def fitted(
+    weights: Mapping[str, Tensor], model: nn.Module, grid: tuple[int, int]
+) -> tuple[dict[str, Tensor], Fitted]:
+    """Weights made to fit a model, whose shapes alone are looked at.
 
     Positions (1, N, D) of another grid are resampled bicubically (from a square one); a head of
-    another number of classes stays the model's new one.
+    another number of classes is left out, to be made anew.
 
     Raises:
         Unfit: a name is missing or unexpected, or a shape cannot be made to fit.
@@ -101,8 +110,7 @@ def fit(weights: Mapping[str, Tensor], model: nn.Module, grid: tuple[int, int]) 
         if weight.shape != own[name].shape:
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
             raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
-    model.load_state_dict(given, strict=False)
-    return Fitted(resampled, new_head)
+    return given, Fitted(resampled, new_head)
 
 
 def resample_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -3,11 +3,17 @@
 from collections.abc import Callable
 from datetime import timedelta
 
+import torch
+from torch import Tensor
+
 from bigvit.engines.engine import Engine
 from bigvit.engines.ranks import Ranks, alone, join
 from bigvit.engines.sharding import deepspeed_config
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
+
+Initial = Callable[[str], Tensor]
+"""The initial value of a parameter of the task, whole and in float32, by its name."""
 
 
 def join_ranks(run: Run, timeout: timedelta) -> Ranks:
@@ -16,29 +22,43 @@ def join_ranks(run: Run, timeout: timedelta) -> Ranks:
 
 
 def build_engine(
-    recipe: Recipe,
-    run: Run,
-    cut: Layout,
-    ranks: Ranks,
-    prepare: Callable[[Task], None] | None = None,
+    recipe: Recipe, run: Run, cut: Layout, ranks: Ranks, initial: Initial | None = None
 ) -> Engine:
-    """The engine that the run asks for, with the recipe's initial weights. Collective.
+    """The engine that the run asks for, with initial weights in full precision. Collective.
 
     Args:
-        prepare: changes the initial weights, before they are sharded.
+        initial: weights to start from; those of the recipe's seed where it is left out.
     """
 
-    def build_task() -> Task:
-        task = Task(recipe)
-        task.init_weights()
-        if prepare is not None:
-            prepare(task)
-        return task
+    def build() -> Task:
+        return Task(recipe)
 
     if run.engine == "single":
         from bigvit.engines.single import SingleEngine
 
-        return SingleEngine(build_task, recipe, ranks)
-    from bigvit.engines.deepspeed import DeepSpeedEngine
+        engine: Engine = SingleEngine(build, recipe, ranks)
+    else:
+        from bigvit.engines.deepspeed import DeepSpeedEngine
 
-    return DeepSpeedEngine(build_task, recipe, deepspeed_config(recipe, cut, run), ranks)
+        engine = DeepSpeedEngine(build, recipe, deepspeed_config(recipe, cut, run), ranks)
+    fill(engine, initial or outline(recipe).initial_weight)
+    return engine
+
+
+def outline(recipe: Recipe) -> Task:
+    """The recipe's task without memory: names, shapes and initial weights can be asked for."""
+    with torch.device("meta"):
+        return Task(recipe)
+
+
+@torch.no_grad()
+def fill(engine: Engine, initial: Initial) -> None:
+    """Give a rank's slices their initial values, one whole tensor at a time. Whatever the stage and
+    the number of ranks, they are not rounded to the working precision on their way."""
+    name, weight = "", torch.empty(0)
+    for part in engine.slices():
+        if part.kind in ("weight", "ema"):
+            if part.name != name:
+                name, weight = part.name, initial(part.name).reshape(-1)
+            part.view.copy_(weight[part.start : part.stop])
+    engine.loaded(engine.scalars())

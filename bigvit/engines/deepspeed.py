@@ -2,6 +2,7 @@
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 """DeepSpeed: the main engine, ZeRO stages 0 to 3."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,14 +14,18 @@ from torch import Tensor
 from bigvit import optim
 from bigvit.engines import deepspeed_inside
 from bigvit.engines.engine import (
+    GRADIENT,
     BuildTask,
+    Check,
+    NotFinite,
     Slice,
     StepInfo,
     mean_losses,
-    require_finite_losses,
-    require_finite_norm,
+    not_finite,
 )
+from bigvit.engines.loss_scale import LossScale
 from bigvit.engines.ranks import Ranks
+from bigvit.engines.sharding import offloads, stage_of
 from bigvit.optim.groups import parameter_groups
 from bigvit.recipe import Recipe
 from bigvit.task import Batch
@@ -32,21 +37,34 @@ class DeepSpeedEngine:
     def __init__(
         self, build: BuildTask, recipe: Recipe, config: dict[str, Any], ranks: Ranks
     ) -> None:
-        """Build the task, and shard it as `config` (made by `deepspeed_config`) says."""
+        """Build the task, and shard it as `config` (made by `deepspeed_config`) says. At stage 3 no
+        rank ever holds more of it than a module."""
         self.ranks = ranks
-        self.task = build()
+        with deepspeed.zero.Init(config_dict_or_path=config, enabled=stage_of(config) == 3):
+            self.task = build()
         named = dict(self.task.named_parameters())
         trained = {name for name, p in named.items() if p.requires_grad}
-        groups = parameter_groups(named, trained, self.task, recipe)
+        whole = deepspeed_inside.whole_shape
+        groups = parameter_groups(named, trained, self.task, recipe, whole)
+        self.clip_norm = recipe.clip_norm
+        self.loss_scale = LossScale(recipe.precision == "fp16")
+        self.norms_wanted = False
+        on_gpu = ranks.device.type == "cuda" and not offloads(config)
         self.engine: Any
-        self.engine, self.optimizer, _, _ = deepspeed.initialize(
-            model=self.task, optimizer=optim.build(recipe.optim, groups), config=config
+        self.engine, _, _, _ = deepspeed.initialize(
+            model=self.task,
+            optimizer=optim.build(recipe.optim, recipe.ema, groups, fused=on_gpu),
+            config=config,
         )
         self.inside = deepspeed_inside.Inside(self.engine, self.task, ranks)
         # every stage calls this with the norm known and no weight changed yet
-        self.inside.optimizer.register_step_pre_hook(self._require_finite)
+        self.inside.optimizer.register_step_pre_hook(self._before_step)
 
-    def update(self, micro: Sequence[Batch], lr: float) -> StepInfo:
+    def update(
+        self, micro: Sequence[Batch], lr: float, check: Check | None = None, norms: bool = False
+    ) -> StepInfo:
+        scale = self.loss_scale.scale
+        self.inside.set_loss_scale(scale)
         losses = []
         for batch in micro[:-1]:
             losses.append(self._backward(batch))
@@ -54,20 +72,41 @@ class DeepSpeedEngine:
         losses.append(self._backward(micro[-1]))
         total = mean_losses(losses)
         dist.all_reduce(total)  # not finite on one rank is not finite on all
-        means = dict(zip(self.task.names, (total / self.ranks.world).tolist(), strict=True))
-        require_finite_losses(means)
+        self.losses = dict(zip(self.task.names, (total / self.ranks.world).unbind(), strict=True))
+        if check is not None:
+            check(sum(map(float, self.losses.values())))
         for group in self.inside.optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
         self.inside.before_step()
+        self.norms_wanted = norms
+        self.inside.forget_norms()
         self.engine.step()
-        return StepInfo(means, require_finite_norm(self.inside.grad_norm()))
+        norm, applied = self.inside.grad_norm(), not self.inside.overflow
+        if applied:
+            self.loss_scale.succeeded()
+        else:
+            self._refuse()
+        found = self.inside.norms(float(norm), self.clip_norm) if norms and applied else None
+        return StepInfo(self.losses, norm, applied, scale, found)
 
-    def _require_finite(self, *_: Any) -> None:
-        require_finite_norm(self.inside.grad_norm())
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # stage 0 in float32 is the one that DeepSpeed lets through with a gradient not finite
+        if self.inside.plain and not math.isfinite(self.inside.grad_norm()):
+            self._refuse()
+        if self.norms_wanted:
+            self.inside.count_norms(optimizer)
+
+    def _refuse(self) -> None:
+        """Say what was not finite; or that an fp16 gradient was, which is skipped."""
+        if error := not_finite({name: float(loss) for name, loss in self.losses.items()}):
+            raise error
+        if not self.loss_scale.enabled:
+            raise NotFinite(GRADIENT)
+        self.loss_scale.overflowed()
 
     def _backward(self, batch: Batch) -> dict[str, Tensor]:
         losses = self.engine(batch.to(self.ranks.device))
-        self.engine.backward(torch.stack(list(losses.values())).sum())
+        self.engine.backward(self.inside.scaled(torch.stack(list(losses.values())).sum()))
         return losses
 
     @torch.no_grad()
@@ -81,7 +120,8 @@ class DeepSpeedEngine:
         return self.inside.slices()
 
     def scalars(self) -> dict[str, Any]:
-        return self.inside.scalars()
+        return {**self.inside.scalars(), **self.loss_scale.scalars()}
 
     def loaded(self, scalars: dict[str, Any]) -> None:
+        self.loss_scale.take(scalars)
         self.inside.loaded(scalars)

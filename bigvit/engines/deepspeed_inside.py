@@ -15,6 +15,7 @@ Every stage keeps its master weights in other places:
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import deepspeed
@@ -22,10 +23,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bigvit import optim
-from bigvit.engines.engine import Slice
+from bigvit.engines.engine import Norms, Slice
+from bigvit.engines.norms import Squares
 from bigvit.engines.ranks import Ranks
-from bigvit.optim.state import fresh_state, set_steps, steps
+from bigvit.optim import LAMB, Segment, Shard
+from bigvit.optim.state import kinds, set_steps, steps
 from bigvit.task import Task
 
 # what a rank holds of the master weights, by the class of DeepSpeed's wrapper
@@ -44,6 +46,11 @@ def build_no_ops() -> None:
     ops["deepspeed_shm_comm"] = False
 
 
+def whole_shape(p: Tensor) -> tuple[int, ...]:
+    """A parameter's shape, also where stage 3 has left nothing of it here."""
+    return tuple(getattr(p, "ds_shape", p.shape))
+
+
 class Inside:
     """Where one rank's state lies in an initialised DeepSpeed engine.
 
@@ -59,14 +66,18 @@ class Inside:
         self.kind = "whole" if self.plain else KINDS.get(type(self.z).__name__)
         self.names: dict[int, str] = {id(p): name for name, p in task.named_parameters()}
         self.shapes: dict[str, tuple[int, ...]] = {
-            name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in task.named_parameters()
+            name: whole_shape(p) for name, p in task.named_parameters()
         }
-        self.norm = 0.0
+        self.norm: Tensor | float = 0.0
+        self.scale = 1.0
+        self.squares = Squares(self.shapes)
         self.frozen: list[Any] = [p for p in task.parameters() if not p.requires_grad]
         buffers = [name for name, _ in task.named_buffers()]
         assert not buffers, f"{buffers} would not be saved"
         self._check()
         set_steps(self.optimizer, 0)  # bf16 at stage 0 took one on zero gradients
+        if isinstance(self.optimizer, LAMB):
+            self.optimizer.shards.update(self._shards())
 
     def _check(self) -> None:
         """Every element of every parameter must lie somewhere, once (or once a rank)."""
@@ -95,19 +106,74 @@ class Inside:
 
     # the update ------------------------------------------------------------------------------
 
+    def set_loss_scale(self, scale: float) -> None:
+        """The factor of the losses to come, where DeepSpeed scales them (fp16)."""
+        if not self.plain:
+            scaler = self.z.loss_scale_config if self.kind == "whole" else self.z.loss_scaler
+            scaler.cur_scale = scale
+        self.scale = scale
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """A loss whose gradient is of the set scale. At stage 0 DeepSpeed divides the gradient by
+        the scale but does not multiply the loss with it."""
+        return loss * self.scale if self.kind == "whole" and not self.plain else loss
+
     def before_step(self) -> None:
         """At stage 0 in float32 the gradients are plain: take their norm before the clipping."""
         if self.plain:
             gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
-            self.norm = float(torch.nn.utils.get_total_norm(gradients))
+            self.norm = torch.nn.utils.get_total_norm(gradients)
 
-    def grad_norm(self) -> float:
+    @property
+    def overflow(self) -> bool:
+        """Whether DeepSpeed skipped the last update, as its gradient was not finite."""
+        return not self.plain and bool(self.z.overflow)
+
+    def grad_norm(self) -> Tensor | float:
         """Norm of the last gradient before clipping; not finite also where DeepSpeed skipped it."""
         if self.plain:
             return self.norm
         if self.z.overflow:
             return float("inf")
-        return float(self.z._global_grad_norm)
+        if self.kind == "whole":  # that of the scaled gradient
+            return self.z._global_grad_norm / self.scale
+        return self.z._global_grad_norm
+
+    def norms(self, norm: float, clip_norm: float | None) -> Norms:
+        """Norms by block, of what the optimizer is about to apply. Collective."""
+        return self.squares.by_block(self.ranks, norm, clip_norm)
+
+    def count_norms(self, optimizer: torch.optim.Optimizer) -> None:
+        """Add up the squares of the tensors that the optimizer is about to step."""
+        now = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for part, flat, offset in self._parts():
+            if id(flat) in now and part.writer and flat.grad is not None:
+                gradient = flat.grad.view(-1)[offset : offset + part.stop - part.start]
+                self.squares.add(part.name, gradient, part.view)
+
+    def forget_norms(self) -> None:
+        """Begin to add up anew."""
+        self.squares = Squares(self.shapes)
+
+    def _shards(self) -> Iterator[tuple[Tensor, Shard]]:
+        """What each tensor of LAMB holds, where that is not one whole parameter."""
+        for params, flat, group in self._flats():
+            slots = {self.names[id(p)]: slot for slot, p in enumerate(params)}
+            segments = tuple(
+                Segment(slots[part.name], offset, offset + part.stop - part.start)
+                for part, held, offset in self._parts()
+                if held is flat
+            )
+            yield flat, Shard(segments, len(params), partial(_total, group, self.ranks.device))
+
+    def _flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]:
+        """Each flat tensor, the parameters that it has pieces of, and the ranks with the rest."""
+        if self.kind == "flat":
+            for i, flat in enumerate(self.z.single_partition_of_fp32_groups):
+                yield self.z.round_robin_bit16_groups[i], flat, self.z.real_dp_process_group[i]
+        if self.kind == "pieces":
+            for params, flat in self._sub_groups():
+                yield params, flat, params[0].ds_process_group
 
     # the state -------------------------------------------------------------------------------
 
@@ -115,9 +181,7 @@ class Inside:
         """Master weights and both moments; frozen weights as the model has them."""
         yield from self._frozen_slices()
         for part, flat, offset in self._parts():
-            state = fresh_state(self.optimizer, flat)
-            kinds = {"weight": flat.detach(), **{kind: state[kind] for kind in optim.MOMENTS}}
-            for kind, tensor in kinds.items():
+            for kind, tensor in kinds(self.optimizer, flat).items():
                 view = tensor.view(-1)[offset : offset + part.stop - part.start]
                 yield Slice(part.name, kind, part.shape, part.start, part.stop, view, part.writer)
 
@@ -165,8 +229,7 @@ class Inside:
                     yield self._part(p, start - offset, stop - offset, flat, start - first)
 
     def _piece_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
-        z = self.z
-        for group, flat in zip(z.fp16_groups, z.fp32_partitioned_groups_flat, strict=True):
+        for group, flat in self._sub_groups():
             offset = 0
             for p in group:
                 piece = p.partition_numel()
@@ -175,6 +238,10 @@ class Inside:
                 if start < stop:
                     yield self._part(p, start, stop, flat, offset)
                 offset += piece
+
+    def _sub_groups(self) -> Iterator[tuple[list[Any], Tensor]]:
+        z = self.z
+        return zip(z.fp16_groups, z.fp32_partitioned_groups_flat, strict=True)
 
     def _part(
         self, p: Any, start: int, stop: int, flat: Tensor, offset: int, writer: bool = True
@@ -209,3 +276,10 @@ class Inside:
                 for working, master in self._pairs():
                     if working is not master:
                         working.copy_(master)
+
+
+def _total(group: Any, device: torch.device, values: Tensor) -> Tensor:
+    """The sum over a process group of tensors that may lie on the host, as offloaded ones do."""
+    summed = values.to(device)
+    dist.all_reduce(summed, group=group)
+    return summed.to(values.device)

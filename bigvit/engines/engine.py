@@ -1,7 +1,9 @@
 """What the loop and a checkpoint ask of an engine."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -11,20 +13,39 @@ from bigvit.engines.ranks import Ranks
 from bigvit.task import Batch, Task
 
 BuildTask = Callable[[], Task]
-"""Builds the task with its initial weights. The engine calls it, so that it can choose where."""
+"""Builds the task. The engine calls it, so that it can choose where."""
+
+Check = Callable[[float], None]
+"""Looks at an update's loss before it is applied, the same on every rank, and may raise."""
+
+Norms = dict[str, dict[str, float]]
+"""By block: norms of its gradient (before clipping), of its weights, of its LayerScales."""
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What an update saw."""
+    """What an update saw. Reading a loss or the norm waits for the device."""
 
-    losses: dict[str, float]  # weighted, mean over the global batch
-    grad_norm: float  # of the global batch, before clipping
+    named: Mapping[str, Tensor | float]  # losses, weighted, mean over the global batch
+    norm: Tensor | float  # of the global batch's gradient, before clipping
+    applied: bool = True  # false: the fp16 gradient overflowed, and the batch was skipped
+    loss_scale: float = 1.0  # that the gradient was computed with
+    norms: Norms | None = None  # where they were asked for
+
+    @cached_property
+    def losses(self) -> dict[str, float]:
+        """Losses by name."""
+        return {name: float(value) for name, value in self.named.items()}
 
     @property
     def loss(self) -> float:
         """What was minimised."""
         return sum(self.losses.values())
+
+    @property
+    def grad_norm(self) -> float:
+        """Norm of the global batch's gradient, before clipping."""
+        return float(self.norm)
 
 
 @dataclass(frozen=True)
@@ -32,7 +53,7 @@ class Slice:
     """A rank's part of a named tensor, in full precision."""
 
     name: str  # as in the task's state
-    kind: str  # weight, exp_avg, exp_avg_sq
+    kind: str  # weight, exp_avg, exp_avg_sq, ema
     shape: tuple[int, ...]  # of the whole tensor
     start: int  # first element of the flattened tensor
     stop: int  # one past the last
@@ -57,11 +78,17 @@ class Engine(Protocol):
     ranks: Ranks
     task: Task
 
-    def update(self, micro: Sequence[Batch], lr: float) -> StepInfo:
+    def update(
+        self, micro: Sequence[Batch], lr: float, check: Check | None = None, norms: bool = False
+    ) -> StepInfo:
         """One optimizer step on this rank's micro-batches of a global batch.
 
+        Args:
+            check: sees the loss before the weights change, at the price of waiting for it.
+            norms: whether norms by block are wanted.
+
         Raises:
-            NotFinite: on every rank, before the weights change.
+            NotFinite: on every rank, before the weights change. What `check` raises, too.
         """
         ...
 
@@ -87,19 +114,12 @@ def mean_losses(losses: Sequence[dict[str, Tensor]]) -> Tensor:
     return torch.stack([torch.stack(list(each.values())) for each in losses]).detach().mean(dim=0)
 
 
-def require_finite_losses(losses: dict[str, float]) -> None:
-    """Raise NotFinite unless every loss is a finite number."""
-    if not all(map(_finite, losses.values())):
-        shown = ", ".join(f"{name} {value}" for name, value in losses.items())
-        raise NotFinite(f"the loss is not finite ({shown}); the update was not applied")
+def not_finite(losses: Mapping[str, float]) -> NotFinite | None:
+    """The error that says which loss is not finite, if one is."""
+    if all(map(math.isfinite, losses.values())):
+        return None
+    shown = ", ".join(f"{name} {value}" for name, value in losses.items())
+    return NotFinite(f"the loss is not finite ({shown}); the update was not applied")
 
 
-def require_finite_norm(norm: float) -> float:
-    """The gradient norm, unless it is not a finite number: then NotFinite."""
-    if not _finite(norm) or norm < 0:  # DeepSpeed returns -1 for one that is not finite
-        raise NotFinite("the gradient norm is not finite; the update was not applied")
-    return norm
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0
+GRADIENT = "the gradient norm is not finite; the update was not applied"

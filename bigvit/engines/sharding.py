@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit import ds_configs
-from bigvit.recipe import Lamb, Layout, Recipe, Run
+from bigvit.recipe import Layout, Recipe, Run
 
 ALLOWED = {
     "zero_optimization": dict,
@@ -50,8 +50,20 @@ ZERO_ALLOWED = {
     "stage3_prefetch_bucket_size": int,
     "sub_group_size": int,
     "use_multi_rank_bucket_allreduce": bool,
+    "zero_hpz_partition_size": int,
+    "offload_optimizer": dict,
+    "offload_param": dict,
 }
 """Keys of `zero_optimization` that arrange memory and communication, and their values' types."""
+
+OFFLOAD_ALLOWED = {
+    "device": str,
+    "pin_memory": bool,
+    "buffer_count": int,
+    "buffer_size": int,
+    "max_in_cpu": int,
+}
+"""Keys of `offload_optimizer` and `offload_param`, whose device is the host or none."""
 
 OFFLOAD = ("offload_optimizer", "offload_param")
 LOSSY = (
@@ -60,6 +72,9 @@ LOSSY = (
     "zero_quantized_nontrainable_weights",
 )
 """Switches of ZeRO that change a result; as false they may stand there."""
+
+
+WANTED = {bool: "true or false", int: "a number, 0 or more", dict: "an object", str: "a string"}
 
 
 def read_sharding(sharding: str) -> dict[str, Any]:
@@ -92,6 +107,12 @@ def stage_of(config: dict[str, Any]) -> int:
     return config.get("zero_optimization", {}).get("stage", 0)
 
 
+def offloads(config: dict[str, Any]) -> bool:
+    """Whether moments and master weights lie on the host."""
+    where = config.get("zero_optimization", {}).get("offload_optimizer") or {}
+    return where.get("device", "none") != "none"
+
+
 def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]:
     """The run's sharding with the recipe's values filled in.
 
@@ -99,13 +120,13 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
         ValueError: the file contradicts the recipe, or holds a key that changes a result.
     """
     given = read_sharding(run.sharding)
-    filled = {
+    filled: dict[str, Any] = {
         "train_batch_size": recipe.batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch,
         "gradient_accumulation_steps": layout.accumulation,
         "gradient_clipping": recipe.clip_norm or 0.0,  # left out, DeepSpeed would clip at 1.0
         "bf16": {"enabled": recipe.precision == "bf16"},
-        "fp16": {"enabled": False},
+        "fp16": {"enabled": recipe.precision == "fp16"},
     }
     _refuse_strangers(run.sharding, given)
     for key in FILLED:
@@ -118,17 +139,14 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     stage = stage_of(given)
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"--sharding {run.sharding}: stage {stage} is not one of 0, 1, 2, 3")
-    if isinstance(recipe.optim, Lamb) and (stage != 0 or recipe.precision != "fp32"):
-        raise ValueError(
-            f"optim: LAMB at ZeRO stage {stage} in {recipe.precision} would take its trust "
-            "ratios over pieces of parameters; use --sharding zero0 --precision fp32 or "
-            "--engine single"
-        )
+    if recipe.precision == "fp16":
+        filled["fp16"]["loss_scale"] = 1.0  # a fixed one; our own is set before each update
     return {
         "steps_per_print": 2**31 - 1,  # our log says it
         **given,
         **filled,
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # ours works on offloaded tensors too
     }
 
 
@@ -145,24 +163,37 @@ def _refuse_strangers(sharding: str, given: dict[str, Any]) -> None:
         where = f"--sharding {sharding}: zero_optimization.{key}"
         if key in LOSSY and value:
             raise ValueError(f"{where} changes the result; remove it")
-        if (
-            key in OFFLOAD
-            and value
-            and not (isinstance(value, dict) and value.get("device", "none") == "none")
-        ):
-            raise ValueError(f"{where} is not supported yet; remove it")
-        if key not in ZERO_ALLOWED and key not in LOSSY and key not in OFFLOAD:
+        if key not in ZERO_ALLOWED and key not in LOSSY:
             raise ValueError(
                 f"{where} is not allowed; it may hold {', '.join(sorted(ZERO_ALLOWED))}"
             )
+        if key in OFFLOAD and value is None:
+            continue
         if key in ZERO_ALLOWED:
             _require_type(where, value, ZERO_ALLOWED[key])
+        if key in OFFLOAD:
+            _check_offload(where, value, stage_of(given), key)
+
+
+def _check_offload(where: str, value: dict[str, Any], stage: int, key: str) -> None:
+    for name, option in value.items():
+        if name not in OFFLOAD_ALLOWED:
+            raise ValueError(
+                f"{where}.{name} is not allowed; it may hold {', '.join(sorted(OFFLOAD_ALLOWED))}"
+            )
+        _require_type(f"{where}.{name}", option, OFFLOAD_ALLOWED[name])
+    device = value.get("device", "none")
+    if device not in ("none", "cpu"):
+        raise ValueError(f'{where}.device is "{device}"; it must be "cpu" or "none"')
+    least = 3 if key == "offload_param" else 1
+    if device == "cpu" and stage < least:
+        raise ValueError(f"{where}: stage {stage} does not offload; use stage {least} or higher")
 
 
 def _require_type(where: str, value: Any, kind: type) -> None:
     """JSON has no other way to say what a value must be."""
     if type(value) is not kind or kind is int and value < 0:
-        wanted = {bool: "true or false", int: "a number, 0 or more", dict: "an object"}[kind]
+        wanted = WANTED[kind]
         raise ValueError(f"{where} is {json.dumps(value)}; it must be {wanted}")
 
 

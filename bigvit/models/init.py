@@ -12,7 +12,13 @@ from bigvit.layers.layer_scale import LayerScale
 
 @torch.no_grad()
 def init_weights(model: nn.Module, seed: int) -> None:
-    """Initialise every parameter of a model in place.
+    """Initialise every parameter of a model in place, as `initial_weight` says."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(initial_weight(model, name, seed))
+
+
+def initial_weight(model: nn.Module, name: str, seed: int) -> Tensor:
+    """The initial value of a parameter, float32; the model itself may lie on meta.
 
     Linear layers, class token and positions: normal of deviation 0.02, truncated
     at two units as timm does, biases 0. Convolutions: as torch does. Norms: 1 and 0. LayerScale:
@@ -21,11 +27,10 @@ def init_weights(model: nn.Module, seed: int) -> None:
     Raises:
         TypeError: a module holds parameters whose initialisation is not known.
     """
-    for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            key = random.seed("init", seed, f"{path}.{name}" if path else name)
-            generator = torch.Generator().manual_seed(key)
-            parameter.copy_(_initial(module, name, parameter, generator))
+    path, _, own = name.rpartition(".")
+    module = model.get_submodule(path)
+    generator = torch.Generator().manual_seed(random.seed("init", seed, name))
+    return _initial(module, own, module.get_parameter(own), generator)
 
 
 def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:

@@ -16,7 +16,7 @@ from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.patch_embed import PatchEmbed
 from bigvit.layers.stochastic_depth import Span, draw, scale_branch
-from bigvit.models.init import init_weights
+from bigvit.models.init import init_weights, initial_weight
 from bigvit.models.output import Output
 from bigvit.recipe import ImageSize, ParallelViT, ViT
 
@@ -75,6 +75,10 @@ class ClassTokenTransformer(nn.Module):
     def init_weights(self, seed: int) -> None:
         """Initialise in place; the same weights for the same seed, wherever it is built."""
         init_weights(self, seed)
+
+    def initial_weight(self, name: str, seed: int) -> Tensor:
+        """What `init_weights` would give a parameter, float32."""
+        return initial_weight(self, name, seed)
 
     def draws(self, seed: int, number: int, span: Span) -> dict[str, Tensor]:
         """Everything random of a training forward pass over positions [start, stop) of a batch."""

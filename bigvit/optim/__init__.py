@@ -1,27 +1,36 @@
-"""Optimizers: parameter groups, and LAMB. The schedule is `bigvit.recipe.Cosine`."""
+"""Optimizers: parameter groups, LAMB, averages. The schedule is `bigvit.recipe.Cosine`."""
 
 from typing import Any
 
 import torch
 
-from bigvit.optim.lamb import LAMB
+from bigvit.optim.ema import EMA, average_weights
+from bigvit.optim.lamb import LAMB, Segment, Shard
 from bigvit.recipe import AdamW, Lamb, Optimizer
 
-__all__ = ["LAMB", "MOMENTS", "build"]
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-"""State that both optimizers keep for every weight, beside the number of steps."""
+__all__ = ["EMA", "LAMB", "Segment", "Shard", "build"]
 
 
-def build(optim: Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def build(
+    optim: Optimizer, ema: float | None, groups: list[dict[str, Any]], fused: bool = False
+) -> torch.optim.Optimizer:
     """The recipe's optimizer over parameter groups that state their own weight decay.
 
     The learning rate starts at 0 and is set before every update: DeepSpeed takes a step on zero
     gradients while it builds its bf16 optimizer, which at any other rate would decay the weights.
+
+    Args:
+        ema: decay of the weights' average; None for none.
+        groups: as `parameter_groups` makes them.
+        fused: do the elementwise work in one pass; for tensors on a GPU.
     """
     match optim:
         case AdamW():
-            fused = groups[0]["params"][0].is_cuda
-            return torch.optim.AdamW(groups, lr=0.0, betas=optim.betas, eps=optim.eps, fused=fused)
+            optimizer = torch.optim.AdamW(
+                groups, lr=0.0, betas=optim.betas, eps=optim.eps, fused=fused
+            )
         case Lamb():
-            return LAMB(groups, lr=0.0, betas=optim.betas, eps=optim.eps)
+            optimizer = LAMB(groups, lr=0.0, betas=optim.betas, eps=optim.eps, compiled=fused)
+    if ema is not None:
+        average_weights(optimizer, ema)
+    return optimizer

@@ -1,16 +1,20 @@
 """Parameter groups: which weight decay and which share of the learning rate a parameter has."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from bigvit.recipe import Recipe
 from bigvit.task import Task
 
 
 def parameter_groups(
-    parameters: Mapping[str, nn.Parameter], trained: set[str], task: Task, recipe: Recipe
+    parameters: Mapping[str, nn.Parameter],
+    trained: set[str],
+    task: Task,
+    recipe: Recipe,
+    shape_of: Callable[[Tensor], Sequence[int]] = lambda p: p.shape,
 ) -> list[dict[str, Any]]:
     """Groups for an optimizer, each with its `weight_decay` and `lr_scale`.
 
@@ -20,13 +24,14 @@ def parameter_groups(
     Args:
         parameters: by name, in the model's order; those that the optimizer updates.
         trained: names of those that are not frozen.
+        shape_of: a parameter's whole shape, where it lies in pieces.
     """
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
     no_decay = task.no_weight_decay()
     for name, p in parameters.items():
         if name not in trained:
             continue
-        decayed = p.ndim >= 2 and name not in no_decay
+        decayed = len(shape_of(p)) >= 2 and name not in no_decay
         layer = task.layer_id(name) if recipe.layer_decay != 1 else task.layers
         group = {
             "params": [],

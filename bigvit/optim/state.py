@@ -3,12 +3,24 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from bigvit.optim import MOMENTS
+from bigvit.optim.ema import EMA, averages
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""State that both optimizers keep for every weight, beside the number of steps."""
 
 
-def fresh_state(optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> dict[str, Any]:
-    """The state of one tensor; made, as zeros, where the optimizer has not yet stepped."""
+def kinds(optimizer: torch.optim.Optimizer, tensor: Tensor) -> dict[str, Tensor]:
+    """What a checkpoint holds of a tensor: the weight itself, its moments and its average."""
+    state = fresh_state(optimizer, tensor)
+    kept = (*MOMENTS, EMA) if averages(optimizer) else MOMENTS
+    return {"weight": tensor.detach(), **{kind: state[kind] for kind in kept}}
+
+
+def fresh_state(optimizer: torch.optim.Optimizer, tensor: Tensor) -> dict[str, Any]:
+    """The state of one tensor. Where the optimizer has not yet stepped, it is made: moments as
+    zeros, the average as the weight."""
     state = optimizer.state[tensor]
     if not state:
         on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
@@ -17,12 +29,14 @@ def fresh_state(optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> dict[
         state["step"] = torch.zeros((), dtype=torch.float32, device=where)
         for kind in MOMENTS:
             state[kind] = torch.zeros_like(tensor, memory_format=torch.preserve_format)
+    if averages(optimizer) and EMA not in state:
+        state[EMA] = tensor.detach().clone()
     return state
 
 
 def steps(optimizer: torch.optim.Optimizer) -> int:
     """Steps taken, the same for every tensor."""
-    counts = {int(state["step"]) for state in optimizer.state.values()}
+    counts = {int(state["step"]) for state in optimizer.state.values() if state}
     assert len(counts) <= 1, f"tensors of one optimizer took {sorted(counts)} steps"
     return counts.pop() if counts else 0
 
@@ -30,4 +44,5 @@ def steps(optimizer: torch.optim.Optimizer) -> int:
 def set_steps(optimizer: torch.optim.Optimizer, count: int) -> None:
     """Let every tensor have taken this many steps."""
     for state in optimizer.state.values():
-        state["step"].fill_(count)
+        if state:
+            state["step"].fill_(count)

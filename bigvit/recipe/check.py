@@ -80,6 +80,8 @@ def check_run(run: Run) -> None:
         _allow(f"--{name.replace('_', '-')}", value, value is None or value >= 1, "at least 1")
     workers = run.workers
     _allow("--workers", workers, workers is None or workers >= 0, "0 or more")
+    jump = run.loss_jump
+    _allow("--loss-jump", jump, jump is None or jump > 1, "above 1")
     _allow("--bad-images", run.bad_images, 0 <= run.bad_images <= 1, "a share, 0 to 1")
 
 
@@ -224,6 +226,8 @@ def _check_optim(recipe: Recipe) -> None:
     )
     _allow("schedule.warmup_lr", schedule.warmup_lr, schedule.warmup_lr >= 0, "0 or more")
     _allow("schedule.min_lr", schedule.min_lr, schedule.min_lr >= 0, "0 or more")
+    ema = recipe.ema
+    _allow("ema", ema, ema is None or 0 < ema < 1, "above 0 and below 1, or None")
     decay = recipe.layer_decay
     _allow("layer_decay", decay, 0 < decay <= 1, "above 0, and at most 1")
     _allow("batch_size", recipe.batch_size, recipe.batch_size >= 1, "at least 1")

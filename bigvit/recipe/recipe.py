@@ -22,7 +22,8 @@ class Recipe:
     layer_decay: float  # learning rate of a layer over that of the next one; 1 for none
     starts_from: str | None  # recipe of the weights to start from; None: from scratch
     batch_size: int  # global: over all ranks and accumulation steps
-    precision: Literal["fp32", "bf16"]  # of forward and backward; weights and moments stay fp32
+    precision: Literal["fp32", "bf16", "fp16"]  # of forward, backward; weights, moments stay fp32
+    ema: float | None  # decay of the weights' moving average an update; None: no average is kept
     seed: int  # of every random choice
 
     @property

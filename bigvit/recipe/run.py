@@ -19,7 +19,10 @@ class Run:
     micro_batch: int | None = None  # images a rank computes at once; None: the batch over the ranks
     workers: int | None = None  # data processes a rank; None: what the cores allow, 12 at most
     log_every: int = 10  # updates between log lines
+    log_norms: bool = False  # also log norms of gradients, weights and LayerScales, by block
+    loss_jump: float | None = None  # stop before an update whose loss is this many times the mean
     evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
+    evaluate_ema: bool = False  # also evaluate the average of the weights
     checkpoint_every: int = 1000  # updates between checkpoints; the last update is always saved
     keep: int = 3  # checkpoints kept, the newest
     stop_after: int | None = None  # stop at this update as on request: checkpoint, exit code 85

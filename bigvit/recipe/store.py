@@ -2,6 +2,7 @@
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 """Recipes to JSON and back, with the kind of every union's member written beside its values."""
 
+import logging
 import types
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -9,8 +10,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bigvit.recipe.recipe import Recipe
 
+log = logging.getLogger(__name__)
 KIND = "kind"
 ABSENT = "(absent)"
+
+ADDED: dict[str, dict[str, Any]] = {"Recipe": {"ema": None}}
+"""Fields that came later, by dataclass, with what files written before them meant."""
 
 
 def to_json(value: Any) -> Any:
@@ -29,7 +34,17 @@ def recipe_from_json(value: Any) -> Recipe:
     Raises:
         ValueError: a field is missing, unknown or of another type; the message names it.
     """
-    return _build(Recipe, value, "recipe")
+    if (whole := filled(value)) != value:
+        filled_in = ", ".join(differences(value, whole))
+        log.warning("an older bigvit wrote this recipe; it meant: %s", filled_in)
+    return _build(Recipe, whole, "recipe")
+
+
+def filled(value: Any) -> Any:
+    """A recipe that `to_json` wrote, with the fields that came later as it meant them."""
+    if isinstance(value, dict):
+        return ADDED.get(str(value.get(KIND)), {}) | {k: filled(v) for k, v in value.items()}
+    return [filled(item) for item in value] if isinstance(value, list) else value
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:

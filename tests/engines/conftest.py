@@ -15,7 +15,7 @@ def two_ranks(launch, tmp_path_factory) -> Path:
     """Folder of the runs on two ranks, none of them resumed yet in new processes."""
     folder = tmp_path_factory.mktemp("ranks")
     names = ("whole", "frozen", "first_half", "half_precision", "half_precision_halves")
-    done = launch(2, RANKS, folder, *names, "not_finite", "counts", timeout=420)
+    done = launch(2, RANKS, folder, *names, "not_finite", "counts", timeout=600)
     assert done.code == 0, done.output
     return folder
 
@@ -27,6 +27,27 @@ def three_ranks(launch, two_ranks) -> Path:
     done = launch(3, RANKS, two_ranks, "other_world", "counts")
     assert done.code == 0, done.output
     return two_ranks
+
+
+@pytest.fixture(scope="session")
+def fp16_ranks(launch, tmp_path_factory) -> Path:
+    """Folder of the runs in fp16 on two ranks."""
+    folder = tmp_path_factory.mktemp("fp16")
+    done = launch(2, RANKS, folder, "fp16", "fp16_not_a_number", timeout=600)
+    assert done.code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="session")
+def lamb_ranks(launch, tmp_path_factory) -> Path:
+    """Folder of the runs with LAMB on two, three and four ranks."""
+    folder = tmp_path_factory.mktemp("lamb")
+    more = ("lamb_halves", "lamb_half_precision", "lamb_secondary_shards")
+    for world in (2, 3, 4):
+        names = ("lamb_updates", "lamb_runs", *(more if world == 2 else ()))
+        done = launch(world, RANKS, folder, *names, timeout=600)
+        assert done.code == 0, done.output
+    return folder
 
 
 @pytest.fixture(scope="session")

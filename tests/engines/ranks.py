@@ -16,41 +16,26 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import lamb  # noqa: E402
+import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
+from runs import train  # noqa: E402
 
-from bigvit.checkpoint.folder import RunFolder, plan_start  # noqa: E402
 from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, join_ranks  # noqa: E402
 from bigvit.engines.engine import NotFinite  # noqa: E402
 from bigvit.engines.ranks import Ranks, end  # noqa: E402
 from bigvit.evaluate import evaluate  # noqa: E402
-from bigvit.loop import run  # noqa: E402
-from bigvit.recipe import Command, Recipe, Run, layout  # noqa: E402
+from bigvit.recipe import Run  # noqa: E402
 
 STAGES = (0, 1, 2, 3)
 
 
-def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:
-    """One run of the recipe, as `scripts/train.py` does it after its checks."""
-    values = {"log_every": 1, "workers": 0, "micro_batch": tiny.MICRO_BATCH, **options}
-    command = Command(folder.name, recipe, Run(run_dir=folder, **values), ())
-    start = plan_start(command)
-    ranks.agree(0)  # every rank has looked before rank 0 writes
-    opened = RunFolder(folder, command, ranks.world) if ranks.rank == 0 else None
-    cut = layout(recipe, ranks.world, command.run.micro_batch)
-    outcome = run(command, cut, start, ranks, opened, lambda: False)
-    if opened is not None:
-        opened.say(outcome)
-        opened.close()
-    return outcome
-
-
 def whole(ranks: Ranks, folder: Path) -> None:
-    """Runs without a stop, at every stage, and LAMB where it is allowed."""
+    """Runs without a stop, at every stage."""
     for stage in STAGES:
         train(ranks, folder / f"whole_{stage}", tiny.adamw, sharding=f"zero{stage}")
-    train(ranks, folder / "whole_lamb", tiny.lamb, sharding="zero0")
 
 
 def frozen(ranks: Ranks, folder: Path) -> None:
@@ -170,7 +155,7 @@ SCENARIOS = {
         counts,
         not_finite,
     )
-}
+} | {f.__name__: f for f in (*lamb.SCENARIOS, *precision.SCENARIOS)}
 
 
 def main(args: Sequence[str]) -> None:

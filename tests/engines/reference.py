@@ -1,6 +1,6 @@
 """`single` on the same global batches, its sums taken in another order where asked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tiny
@@ -11,6 +11,7 @@ from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import step_name
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
+from bigvit.engines.build import fill, outline
 from bigvit.engines.engine import mean_losses
 from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
@@ -19,6 +20,7 @@ from bigvit.recipe import Recipe
 from bigvit.task import Batch, Task
 
 Weights = dict[str, Tensor]
+Prepare = Callable[[SingleEngine], None]
 
 
 class Reordered(SingleEngine):
@@ -48,26 +50,28 @@ class Reordered(SingleEngine):
         return mean_losses(losses)
 
 
-def train_single(recipe: Recipe, order: int | None = None) -> tuple[Weights, list[float]]:
-    """Weights after the whole recipe, and the loss of every update."""
-
-    def build() -> Task:
-        task = Task(recipe)
-        task.init_weights()
-        return task
-
-    engine = Reordered(build, recipe, alone())
+def train_single(
+    recipe: Recipe, order: int | None = None, prepare: Prepare | None = None
+) -> tuple[Weights, list[float]]:
+    """Weights after the whole recipe, with their average as "ema NAME" where there is one, and the
+    loss of every update."""
+    engine = Reordered(lambda: Task(recipe), recipe, alone())
+    fill(engine, outline(recipe).initial_weight)
     engine.order = order
+    if prepare is not None:
+        prepare(engine)
     batches = train_batches(
         DigitsSource("train"), recipe, tiny.cut(recipe, 1), 0, 0, 0, engine.task.draws
     )
     losses = [engine.update(micro, recipe.lr(i)).loss for i, micro in enumerate(batches)]
-    return {name: p.detach() for name, p in engine.task.named_parameters()}, losses
+    names = {"weight": "", "ema": "ema "}
+    parts = [part for part in engine.slices() if part.kind in names]
+    return {names[part.kind] + part.name: part.view.view(part.shape) for part in parts}, losses
 
 
-def trained(run: Path, updates: int = tiny.UPDATES) -> Weights:
-    """Weights that a run left after its last update."""
-    return read_weights(run / "checkpoints" / step_name(updates))[1]
+def trained(run: Path, updates: int = tiny.UPDATES, kind: str = "weight") -> Weights:
+    """Weights that a run left after its last update, or their average."""
+    return read_weights(run / "checkpoints" / step_name(updates), kind)[1]
 
 
 def distance(a: Weights, b: Weights) -> float:

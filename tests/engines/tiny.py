@@ -44,15 +44,23 @@ adamw = Recipe(
     starts_from=None,
     batch_size=144,
     precision="fp32",
+    ema=None,
     seed=1,
 )
-lamb = replace(adamw, optim=Lamb(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1))
+# in groups that 2, 3 and 4 ranks can cut its batches into, with an average of the weights
+lamb = replace(
+    adamw,
+    model=replace(adamw.model, drop_path=StochasticDepth(rate=0.3, group=4)),
+    optim=Lamb(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
+    ema=0.9,
+)
 attention = replace(
     adamw, trainable="attention", layer_decay=0.75, schedule=replace(adamw.schedule, epochs=1)
 )
 bf16 = replace(adamw, precision="bf16")
+fp16 = replace(adamw, precision="fp16")
 
 
 def cut(recipe: Recipe, world: int) -> Layout:
-    """The recipe's batch in micro-batches of the same images, whatever the number of ranks."""
-    return layout(recipe, world, MICRO_BATCH)
+    """The recipe's batch in micro-batches of the same images, on up to three ranks."""
+    return layout(recipe, world, MICRO_BATCH if world < 4 else MICRO_BATCH // 2)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bigvit import optim
 from bigvit.optim import LAMB
 from bigvit.optim.groups import parameter_groups
-from bigvit.optim.state import fresh_state, set_steps, steps
+from bigvit.optim.state import MOMENTS, fresh_state, set_steps, steps
 from bigvit.recipe import AdamW, Lamb, Recipe
 from bigvit.task import Batch, Task
 
@@ -181,7 +181,7 @@ def test_an_empty_group_is_left_out(task: Task):
 
 @pytest.mark.parametrize("config", OPTIMS, ids=["AdamW", "Lamb"])
 def test_the_recipes_values_reach_the_optimizer(task: Task, config: AdamW | Lamb):
-    built = optim.build(config, groups_of(task, config.weight_decay))
+    built = optim.build(config, None, groups_of(task, config.weight_decay))
     for group, decay in zip(built.param_groups, (DECAY, 0.0), strict=True):
         assert (group["betas"], group["eps"], group["weight_decay"]) == (BETAS, EPS, decay)
         assert group["lr"] == 0
@@ -192,10 +192,10 @@ def test_state_made_early_changes_no_bit(
     task: Task, gradients: Iterator[list[Tensor]], config: AdamW | Lamb
 ):
     other = copy.deepcopy(task)
-    lazy, early = (optim.build(config, groups_of(each)) for each in (task, other))
+    lazy, early = (optim.build(config, None, groups_of(each)) for each in (task, other))
     for parameter in other.parameters():
         state = fresh_state(early, parameter)
-        assert all(torch.count_nonzero(state[kind]) == 0 for kind in ("step", *optim.MOMENTS))
+        assert all(torch.count_nonzero(state[kind]) == 0 for kind in ("step", *MOMENTS))
         assert fresh_state(early, parameter) is state
     for _ in range(3):
         gradient = next(gradients)
@@ -213,7 +213,7 @@ def test_state_made_early_changes_no_bit(
 def test_steps_are_counted_and_set(
     task: Task, gradients: Iterator[list[Tensor]], config: AdamW | Lamb
 ):
-    optimizer = optim.build(config, groups_of(task))
+    optimizer = optim.build(config, None, groups_of(task))
     assert steps(optimizer) == 0
     for parameter in task.parameters():
         fresh_state(optimizer, parameter)
@@ -231,13 +231,13 @@ def test_steps_are_counted_and_set(
 def test_moments_and_steps_are_all_there_is_to_resume(
     task: Task, gradients: Iterator[list[Tensor]], config: AdamW | Lamb
 ):
-    first = optim.build(config, groups_of(task))
+    first = optim.build(config, None, groups_of(task))
     for _ in range(3):
         step(first, task, next(gradients), config.lr)
     other = copy.deepcopy(task)
-    second = optim.build(config, groups_of(other))
+    second = optim.build(config, None, groups_of(other))
     for one, two in zip(task.parameters(), other.parameters(), strict=True):
-        for kind in optim.MOMENTS:
+        for kind in MOMENTS:
             fresh_state(second, two)[kind].copy_(first.state[one][kind])
     set_steps(second, 3)
     for _ in range(2):

@@ -61,7 +61,7 @@ def checkpoint(run: Path, update: int, recipe: Recipe = digits_vit) -> Path:
     """A checkpoint of a run, holding no tensors."""
     folder = run / "checkpoints" / step_name(update)
     folder.mkdir(parents=True)
-    write_manifest(folder, Manifest(update, to_json(recipe), {}, (), ()))
+    write_manifest(folder, Manifest(update, update, to_json(recipe), {}, (), ()))
     return folder
 
 
@@ -286,7 +286,7 @@ def held(path: Path) -> "subprocess.Popen[str]":
 
 def test_a_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as folder:
-        folder.take_up(0)
+        folder.take_up(0, 0)
         before = everything(tmp_path)
         other = held(tmp_path / "run")
         said, _ = other.communicate(timeout=60)
@@ -327,13 +327,13 @@ def test_lines_after_the_resumed_update_and_broken_ones_are_dropped(tmp_path: Pa
     lines = [{"update": n, "loss": 1 / n} for n in (10, 20, 30, 40)]
     lines.insert(2, {"update": 20, "top1": 50.0})
     with opened(tmp_path) as folder:
-        folder.take_up(0)
+        folder.take_up(0, 0)
         for line in lines:
             folder.log(line)
         with folder.metrics.open("a") as file:
             file.write('{"update": 1')
     with opened(tmp_path) as folder:
-        folder.take_up(20)
+        folder.take_up(20, 20)
         folder.log({"update": 30, "loss": 9.0})
     read = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert read == [*lines[:3], {"update": 30, "loss": 9.0}]
@@ -346,13 +346,13 @@ def test_a_line_that_says_no_update_is_dropped(tmp_path: Path, broken: str) -> N
     whole = '{"update": 1, "loss": 2.0}\n'
     (tmp_path / "metrics.jsonl").write_text(f"{broken}\n{whole}{broken}")
     with opened(tmp_path) as folder:
-        folder.take_up(1)
+        folder.take_up(1, 1)
     assert (tmp_path / "metrics.jsonl").read_text() == whole
 
 
 def test_a_run_without_lines_yet_can_be_taken_up(tmp_path: Path) -> None:
     with opened(tmp_path) as folder:
-        folder.take_up(0)
+        folder.take_up(0, 0)
         assert not folder.metrics.exists()
 
 
@@ -361,7 +361,7 @@ def test_status_json_says_what_the_run_does_and_why_it_ended(tmp_path: Path) -> 
         return json.loads((tmp_path / "status.json").read_text())
 
     with opened(tmp_path) as folder:
-        folder.take_up(7)
+        folder.take_up(7, 7)
         first = status()
         assert (first["state"], first["update"], first["exit_code"]) == ("running", 7, None)
         assert first["process"] == os.getpid()

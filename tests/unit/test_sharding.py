@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from bigvit.engines.sharding import deepspeed_config, read_sharding, stage_of
+from bigvit import ds_configs
+from bigvit.engines.sharding import deepspeed_config, offloads, read_sharding, stage_of
 from bigvit.recipe import Lamb, Layout, Recipe, Run
 from bigvit.recipes.digits import digits_vit
 
+CONFIGS = Path(str(ds_configs.__file__)).parent
 CUT = Layout(world=2, micro_batch=8, accumulation=4)
 LAMB = replace(digits_vit, optim=Lamb(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02))
 
@@ -124,10 +126,29 @@ def test_quantised_zero_is_refused_by_name(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["offload_optimizer", "offload_param"])
-@pytest.mark.parametrize("value", [{"device": "cpu"}, {"device": "nvme"}, "cpu"])
-def test_offloading_is_refused_by_name(tmp_path: Path, key: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"zero_optimization.{key} "):
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"device": "nvme"}, 'device is "nvme"; it must be "cpu" or "none"'),
+        ({"device": "cpu", "ratio": 0.5}, "ratio is not allowed; it may hold buffer_count"),
+        ({"device": "cpu", "pin_memory": 1}, "pin_memory is 1; it must be true or false"),
+        ("cpu", 'is "cpu"; it must be an object'),
+    ],
+)
+def test_what_cannot_be_offloaded_is_refused(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    with pytest.raises(ValueError, match=f"zero_optimization.{key}.*{said}"):
         config(tmp_path / "own.json", {"zero_optimization": {"stage": 3, key: value}})
+
+
+@pytest.mark.parametrize(("key", "least"), [("offload_optimizer", 1), ("offload_param", 3)])
+def test_a_stage_too_low_to_offload_is_refused(tmp_path: Path, key: str, least: int) -> None:
+    value = {"device": "cpu"}
+    with pytest.raises(ValueError, match=f"use stage {least} or higher"):
+        config(tmp_path / "own.json", {"zero_optimization": {"stage": least - 1, key: value}})
+    found = config(tmp_path / "own.json", {"zero_optimization": {"stage": least, key: value}})
+    assert offloads(found) == (key == "offload_optimizer")
 
 
 @pytest.mark.parametrize("key", ["offload_optimizer", "offload_param"])
@@ -170,31 +191,28 @@ def test_a_file_that_is_no_json_object_is_refused(
 
 def test_a_missing_file_or_a_folder_is_refused_with_the_names(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.json", tmp_path):
-        with pytest.raises(ValueError, match="the names are zero0, zero1, zero2, zero3"):
+        with pytest.raises(ValueError, match="the names are vit_h_4x8x32gb, .*, zero0, zero1"):
             read_sharding(str(path))
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean zero2?"):
         read_sharding("zreo2")
-    with pytest.raises(ValueError, match="the names are zero0, zero1, zero2, zero3") as refused:
+    with pytest.raises(
+        ValueError, match="the names are vit_h_4x8x32gb, .*, zero0, zero1"
+    ) as refused:
         read_sharding("qqqq")
     assert "did you mean" not in str(refused.value)
 
 
-def test_lamb_runs_unsharded_in_fp32() -> None:
-    assert stage_of(deepspeed_config(LAMB, CUT, Run(sharding="zero0"))) == 0
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_lamb_is_refused_where_parameters_are_cut(stage: int) -> None:
-    with pytest.raises(ValueError, match=f"LAMB at ZeRO stage {stage}"):
-        deepspeed_config(LAMB, CUT, Run(sharding=f"zero{stage}"))
-
-
-def test_lamb_is_refused_in_bf16() -> None:
-    with pytest.raises(ValueError, match="LAMB .* in bf16"):
-        deepspeed_config(replace(LAMB, precision="bf16"), CUT, Run(sharding="zero0"))
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.json")))
+def test_every_configuration_that_comes_with_bigvit_takes_lamb(name: str, precision: str) -> None:
+    recipe = replace(digits_vit, optim=LAMB.optim, precision=precision)
+    found = deepspeed_config(recipe, CUT, Run(sharding=name))
+    assert found["fp16"]["enabled"] == (precision == "fp16")
+    assert found["fp16"].get("loss_scale", 1.0) == 1.0  # 0 would be DeepSpeed's own scaling
+    assert found["zero_force_ds_cpu_optimizer"] is False
 
 
 @pytest.mark.parametrize(

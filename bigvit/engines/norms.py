@@ -1,0 +1,58 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+"""Norms of gradients, weights and LayerScales, block by block, of whatever a rank holds."""
+
+import re
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from bigvit.engines.engine import Norms
+from bigvit.engines.ranks import Ranks
+
+KINDS = ("gradient", "weight", "layer_scale")
+
+
+class Squares:
+    """Sums of squares that a rank adds up piece by piece, each element on one rank."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Args: names: of all parameters, the same on every rank."""
+        self.blocks = sorted({block_of(name) for name in names}, key=_order)
+        self.sums = torch.zeros(len(self.blocks), len(KINDS), dtype=torch.float64)
+
+    def add(self, name: str, gradient: Tensor, weight: Tensor) -> None:
+        """Count a piece of a parameter."""
+        row = self.sums[self.blocks.index(block_of(name))]
+        row[0] += gradient.double().square().sum().cpu()
+        row[1] += weight.detach().double().square().sum().cpu()
+        if name.endswith(".gamma"):
+            row[2] += weight.detach().double().square().sum().cpu()
+
+    def by_block(self, ranks: Ranks, norm: float, clip_norm: float | None) -> Norms:
+        """Norms over all ranks, by block. Collective.
+
+        Args:
+            norm: of the whole gradient before it was clipped.
+            clip_norm: what it was clipped to.
+        """
+        norms = ranks.sum(self.sums).sqrt()
+        norms[:, 0] *= 1 if clip_norm is None else max(1, (norm + 1e-6) / clip_norm)
+        named = zip(self.blocks, norms.tolist(), strict=True)
+        return {
+            block: {kind: value for kind, value in zip(KINDS, row, strict=True) if value}
+            for block, row in named
+        }
+
+
+def block_of(name: str) -> str:
+    """`blocks.I` of a parameter in a block, otherwise the parameter's own module."""
+    name = name.removeprefix("model.")
+    found = re.match(r"(\w+\.\d+)\.", name)
+    return found[1] if found else name.split(".")[0]
+
+
+def _order(block: str) -> tuple[str, int]:
+    name, _, number = block.partition(".")
+    return name, int(number or 0)

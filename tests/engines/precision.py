@@ -1,0 +1,114 @@
+"""What a rank does to show fp16 with dynamic loss scaling. DeepSpeed refuses fp16 on a CPU: that
+refusal is lifted here, and only here."""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tiny
+import torch
+from deepspeed.accelerator import get_accelerator
+from runs import train
+
+from bigvit.data.loader import train_batches
+from bigvit.data.sources import DigitsSource
+from bigvit.engines.build import build_engine
+from bigvit.engines.engine import NotFinite
+from bigvit.engines.ranks import Ranks
+from bigvit.recipe import CrossEntropy, Run
+from bigvit.task import Batch, Task
+
+STAGES = (0, 1, 2, 3)
+RESUMED = (0, 3)
+OVERFLOWS = 4  # number of the global batch whose gradient overflows
+# small, as fp16 is slow on a CPU; with a gradient that does not overflow by itself
+recipe = replace(
+    tiny.fp16,
+    model=replace(tiny.fp16.model, depth=1),
+    objectives=(CrossEntropy(weight=0.2, smoothing=0.1),),
+    optim=tiny.lamb.optim,
+    ema=0.9,
+    batch_size=48,
+    schedule=replace(tiny.fp16.schedule, epochs=1),
+)
+
+
+def fp16(ranks: Ranks, folder: Path) -> None:
+    """fp16 at every stage; at some stopped and resumed, with an overflow before the stop."""
+    with _allowed(), _overflowing({OVERFLOWS}, ranks):
+        for stage in STAGES:
+            path, sharding = folder / f"fp16_{stage}", f"zero{stage}"
+            options = {"sharding": sharding, "micro_batch": recipe.batch_size // ranks.world}
+            train(ranks, path, recipe, **options)
+            if stage in RESUMED:
+                path = folder / f"fp16_halves_{stage}"
+                train(ranks, path, recipe, stop_after=tiny.STOP, **options)
+                train(ranks, path, recipe, resume="auto", **options)
+
+
+def fp16_not_a_number(ranks: Ranks, folder: Path) -> None:
+    """A gradient that stays infinite: skipped until the scale is at its end, then all stop."""
+    found: dict[str, Any] = {}
+    with _allowed(), _overflowing(set(range(100)), ranks):
+        for stage in STAGES:
+            cut = tiny.cut(recipe, ranks.world)
+            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
+            source = DigitsSource("train")
+            batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, engine.task.draws)
+            before = [part.view.clone() for part in engine.slices()]
+            skipped, outcome = 0, "went on"
+            try:
+                for _ in range(40):
+                    skipped += not engine.update(next(batches), 1e-3).applied
+            except NotFinite as error:
+                outcome = str(error)
+            after = [part.view for part in engine.slices()]
+            same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+            found[str(stage)] = [outcome, skipped, not ranks.agree(not same)]
+    if ranks.rank == 0:
+        (folder / "fp16_not_a_number.json").write_text(json.dumps(found))
+
+
+@contextmanager
+def _allowed() -> Generator[None]:
+    accelerator: Any = get_accelerator()
+    refusing = accelerator.is_fp16_supported
+    accelerator.is_fp16_supported = lambda: True
+    try:
+        yield
+    finally:
+        accelerator.is_fp16_supported = refusing
+
+
+@contextmanager
+def _overflowing(numbers: set[int], ranks: Ranks) -> Generator[None]:
+    """The last rank's gradient of these global batches is infinite; its loss is not."""
+    forward = Task.forward
+
+    def overflowing(self: Task, batch: Batch) -> dict[str, torch.Tensor]:
+        losses = forward(self, batch)
+        if batch.number in numbers and ranks.rank == ranks.world - 1:
+            losses = {name: _Infinite.apply(loss) for name, loss in losses.items()}  # pyright: ignore
+        return losses
+
+    Task.forward = overflowing
+    try:
+        yield
+    finally:
+        Task.forward = forward
+
+
+class _Infinite(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # pyright: ignore
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:  # pyright: ignore
+        return torch.full_like(gradient, float("inf"))
+
+
+SCENARIOS = (fp16, fp16_not_a_number)
