@@ -94,18 +94,6 @@ def of_timm(tmp_path: Path) -> tuple[nn.Module, Path]:
     return theirs, tmp_path / "timm.safetensors"
 
 
-def test_a_base_model_of_timm_keeps_its_logits(tmp_path: Path):
-    theirs = randomised(timm.create_model("deit3_base_patch16_224"))
-    file = tmp_path / "base.safetensors"
-    save_file(theirs.state_dict(), file)
-    recipe = find_recipe("deit3_b16_in1k_224")[1]
-    with torch.device("meta"):
-        base = models.build(recipe.model, 224)
-    base.to_empty(device="cpu")
-    assert fit(read_init(str(file)), base, (14, 14)) == Fitted(False, False)
-    assert_same_logits(base, theirs, 224)
-
-
 @pytest.mark.parametrize("size", [160, (224, 320), 384, 224])
 def test_at_another_size_the_logits_are_those_of_timm_resampled(
     of_timm: tuple[nn.Module, Path], size: ImageSize
