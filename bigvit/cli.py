@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("recipe", help="a name, or FILE.py[:NAME]")
     command.add_argument("--data-root", type=Path, help="where the data set is")
     command.add_argument("--batch", type=int, default=0, help="number of the global batch")
-    command.add_argument("--count", type=int, default=32, help="images drawn (default 32)")
+    command.add_argument(
+        "--count", type=int, help="images drawn (default: 32, or the batch where it is smaller)"
+    )
     command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
     command = add("stop", _stop, "ask a running training to stop after a checkpoint")
     command.add_argument("path", type=Path, help="its run folder")
@@ -143,13 +145,17 @@ def _samples(options: argparse.Namespace) -> None:
     _, recipe = find_recipe(options.recipe)
     if not 0 <= options.batch < recipe.updates:
         raise ValueError(f"--batch: {options.batch} is not one of 0 to {recipe.updates - 1}")
-    if options.count < 1:
-        raise ValueError(f"--count: {options.count} is not allowed; it must be at least 1")
+    count = min(32, recipe.batch_size) if options.count is None else options.count
+    if not 1 <= count <= recipe.batch_size:
+        raise ValueError(
+            f"--count: {count} is not allowed; a batch has 1 to {recipe.batch_size} images, "
+            "--batch draws another one"
+        )
     run = Run(data_root=options.data_root)
     check_data(recipe.data, run)
     from bigvit.samples import draw_samples
 
-    draw_samples(recipe, run, options.batch, options.count, options.out)
+    draw_samples(recipe, run, options.batch, count, options.out)
     print(options.out)
 
 

@@ -94,7 +94,7 @@ def test_digits_are_drawn_too(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "option, value",
-    [("--batch", "-1"), ("--batch", "9"), ("--count", "0"), ("--count", "-3")],
+    [("--batch", "-1"), ("--batch", "9"), ("--count", "0"), ("--count", "-3"), ("--count", "17")],
 )
 def test_numbers_that_do_not_exist_are_refused(
     root: Path,
@@ -112,9 +112,11 @@ def test_numbers_that_do_not_exist_are_refused(
 
 
 def test_the_last_batch_can_be_drawn(root: Path, recipe: str, tmp_path: Path):
-    assert RECIPE.updates == 9
-    out = str(tmp_path / "samples.png")
-    assert main(["samples", recipe, "--data-root", str(root), "--batch", "8", "--out", out]) == 0
+    assert RECIPE.updates == 9 and RECIPE.batch_size == 16
+    out = tmp_path / "samples.png"
+    args = ["samples", recipe, "--data-root", str(root), "--batch", "8", "--out", str(out)]
+    assert main(args) == 0
+    assert cells(out, *cell_size(root, tmp_path)) == 16  # all of the batch, as it has below 32
 
 
 def test_a_place_that_cannot_be_written_and_data_that_are_not_there_are_refused(
