@@ -271,6 +271,40 @@ def test_labels_that_cannot_be_read_are_refused(root: Path, checkpoint: Path, tm
         evaluate_checkpoint(checkpoint, 8, root, 0, labels=tmp_path / "real.json")
 
 
+def test_a_root_may_be_class_folders_alone_as_imagenet_v2s(
+    root: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    alone = tmp_path / "matched-frequency"
+    for number, name in enumerate(CLASSES):
+        (alone / str(number)).mkdir(parents=True)
+        for file in (root / "val" / name).iterdir():
+            (alone / str(number) / file.name).symlink_to(file)
+    (alone / "0/000.jpg").write_bytes(bad_contents()["cut.jpg"] or b"")
+    args = ["evaluate", str(checkpoint), "--workers", "0", "--data-root"]
+    assert main([*args, str(alone)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main([*args, str(root)]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    for each in (found, expected):
+        del each["images_per_second"]
+    assert found["test_loss"] == pytest.approx(expected.pop("test_loss"), rel=1e-9)
+    assert found == expected | {"bad_images": 1, "test_loss": found["test_loss"]}
+    source = open_source(DATA, "test", alone)
+    assert (source.classes, source.name(1), source.name(TEST)) == (
+        ["0", "1"],
+        "0/060.jpg",
+        "1/081.jpg",
+    )
+    with pytest.raises(ValueError, match="no data set is recognised there"):
+        open_source(DATA, "train", alone)
+    with pytest.raises(ValueError, match="no data set is recognised there"):
+        open_source(DATA, "test", tmp_path)  # the folder above
+    other = alone.rename(tmp_path / "other")  # what was listed once is not listed again
+    (other / "2").mkdir()
+    assert main([*args, str(other)]) == 2
+    assert "1 of 3 class folders in ./ have no images (2, ...)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option, value", [("--image-size", "20"), ("--crop-ratio", "1.5")])
 def test_sizes_that_do_not_fit_are_refused(
     root: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str], option: str, value: str

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bigvit.data.sources import arrays, folders, hugging_face
+from bigvit.data.sources import arrays, folders, hugging_face, inaturalist
 from bigvit.data.sources.digits import DigitsSource
 from bigvit.data.sources.source import Source, Split
 from bigvit.recipe import Data, Digits, Images
@@ -13,7 +13,8 @@ from bigvit.recipe import Data, Digits, Images
 __all__ = ["DigitsSource", "Source", "Split", "open_source"]
 
 FORMS = """the forms that are read:
-  ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg (or test/)
+  ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg (or test/); to evaluate only, ROOT/CLASS/*.jpg
+  ROOT/train2018.json, ROOT/val2018.json and train_val2018/, iNaturalist's (other years too)
   ROOT/train-*.parquet and ROOT/validation-*.parquet, there or in ROOT/data/
   a folder that `datasets`' DatasetDict.save_to_disk wrote
   cifar-10-batches-bin or cifar-100-binary, CIFAR's binary version
@@ -73,6 +74,10 @@ def _open_folder(root: Path, split: Split) -> Source:
         )
     if folders.find_folders(root):
         return folders.open_folders(root, split)
+    if inaturalist.find_lists(root):
+        return inaturalist.open_lists(root, split)
+    if split == "test" and folders.find_classes(root):
+        return folders.FolderSource(root, "")
     raise ValueError(f"--data-root {root}: no data set is recognised there; {FORMS}")
 
 

@@ -1,4 +1,5 @@
-"""Class folders, as ImageNet is laid out: ROOT/train/CLASS/IMAGE and ROOT/val/CLASS/IMAGE."""
+"""Class folders, as ImageNet is laid out: ROOT/train/CLASS/IMAGE and ROOT/val/CLASS/IMAGE; a test
+set alone, as ImageNet-V2, may also be ROOT/CLASS/IMAGE."""
 
 import os
 import zlib
@@ -44,7 +45,7 @@ class FolderSource:
     """Images below class folders, in the order of (class, file name)."""
 
     def __init__(self, root: Path, folder: str) -> None:
-        """List ROOT/folder.
+        """List ROOT/folder, or ROOT where it is "".
 
         Raises:
             ValueError: there are no class folders, or one has no images.
@@ -57,42 +58,57 @@ class FolderSource:
         counts: list[int] = []
         self.names = FileNames(_listed(within, self.folders, counts))
         if empty := [i for i, count in enumerate(counts) if not count]:
-            first = _shown(self.folders[empty[0]])
+            first = shown(self.folders[empty[0]])
             raise ValueError(
-                f"--data-root {root}: {len(empty)} of {len(counts)} class folders in {folder}/ "
-                f"have no images ({first}, ...); remove or fill them"
+                f"--data-root {root}: {len(empty)} of {len(counts)} class folders in "
+                f"{folder or '.'}/ have no images ({first}, ...); remove or fill them"
             )
         self.targets: NDArray[np.int32] = np.repeat(
             np.arange(len(counts), dtype=np.int32), np.array(counts)
         )
-        self.classes = [_shown(name) for name in self.folders]
+        self.classes = [shown(name) for name in self.folders]
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def name(self, index: int) -> str:
-        return _shown(self._path(index))
+        return shown(self._path(index))
 
     def target(self, index: int) -> int:
         return int(self.targets[index])
 
     def read(self, index: int) -> Image.Image:
-        try:
-            with open(os.path.join(self.root, self._path(index)), "rb") as file:
-                content = file.read()
-        except OSError as error:
-            raise BadImage(self.name(index), error.strerror or "cannot be read") from None
-        return decode(content, self.name(index))
+        return read_file(self.root, self._path(index))
 
     def _path(self, index: int) -> bytes:
         """Relative to the root."""
         folder = self.folders[self.targets[index]]
-        return b"/".join((os.fsencode(self.folder), folder, self.names[index]))
+        return os.path.join(os.fsencode(self.folder), folder, self.names[index])
+
+
+def read_file(root: bytes, path: bytes) -> Image.Image:
+    """The image at a path below a root.
+
+    Raises:
+        BadImage: it cannot be read.
+    """
+    try:
+        with open(os.path.join(root, path), "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise BadImage(shown(path), error.strerror or "cannot be read") from None
+    return decode(content, shown(path))
 
 
 def find_folders(root: Path) -> bool:
     """Whether a split's folder is there."""
     return any((root / name).is_dir() for names in NAMES.values() for name in names)
+
+
+def find_classes(root: Path) -> bool:
+    """Whether the root itself holds class folders of images."""
+    within = os.fsencode(root)
+    return any(any(_listed(within, [name], [])) for name in _class_folders(within))
 
 
 def open_folders(root: Path, split: Split) -> FolderSource:
@@ -126,7 +142,7 @@ def _listed(within: bytes, folders: list[bytes], counts: list[int]) -> Iterator[
         yield from sorted(names)
 
 
-def _shown(name: bytes) -> str:
+def shown(name: bytes) -> str:
     """A name that can be printed on one line, whatever its bytes."""
     text = name.decode(errors="backslashreplace")
     return text if text.isprintable() else text.encode("unicode_escape").decode()

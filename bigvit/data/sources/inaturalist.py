@@ -1,0 +1,93 @@
+"""iNaturalist 2018 and 2019 as they are given out: train2018.json and val2018.json, in COCO's form,
+list images that lie in train_val2018/SUPERCATEGORY/CATEGORY/ beside them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from bigvit.data.sources.folders import FileNames, read_file, shown
+from bigvit.data.sources.source import Split
+
+LISTS = {"train": "train20[0-9][0-9].json", "test": "val20[0-9][0-9].json"}
+
+
+class INaturalistSource:
+    """The images of one list, in the order of (category number, file name)."""
+
+    def __init__(self, root: Path, file: Path) -> None:
+        """
+        Raises:
+            ValueError: the list is damaged, or its images are not there.
+        """
+        try:
+            with file.open("rb") as opened:
+                listed = json.load(opened, object_hook=_needed)
+            category_of: dict[Any, int] = dict(listed["annotations"])
+            numbers = sorted(listed.get("categories") or {(n, n) for n in category_of.values()})
+            class_of = {number: index for index, (number, _) in enumerate(numbers)}
+            images = sorted((class_of[category_of[id]], name) for id, name in listed["images"])
+            names = [os.fsencode(name) for _, name in images]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"--data-root {root}: {file.name} is damaged, or not iNaturalist's list of images, "
+                f"annotations and categories ({type(error).__name__}: {error}); get it again"
+            ) from None
+        self.root = os.fsencode(root)
+        if not names or not os.path.isdir(self.root + b"/" + os.path.dirname(names[0])):
+            where = shown(os.path.dirname(names[0])) if names else "none"
+            raise ValueError(
+                f"--data-root {root}: the images that {file.name} lists ({where}/...) are not "
+                "there; unpack them beside it"
+            )
+        self.names = FileNames(names)
+        self.targets: NDArray[np.int32] = np.array([target for target, _ in images], np.int32)
+        self.classes = [str(name) for _, name in numbers]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def name(self, index: int) -> str:
+        return shown(self.names[index])
+
+    def target(self, index: int) -> int:
+        return int(self.targets[index])
+
+    def read(self, index: int) -> Image.Image:
+        return read_file(self.root, self.names[index])
+
+
+def find_lists(root: Path) -> bool:
+    """Whether iNaturalist's list of a split is there."""
+    return any(any(root.glob(name)) for name in LISTS.values())
+
+
+def open_lists(root: Path, split: Split) -> INaturalistSource:
+    """The images of a split.
+
+    Raises:
+        ValueError: there is no list of it, or several, or it cannot be read.
+    """
+    found = sorted(root.glob(LISTS[split]))
+    if len(found) != 1:
+        there = ", ".join(file.name for file in found) or "none"
+        raise ValueError(
+            f"--data-root {root}: one {LISTS[split].replace('[0-9][0-9]', 'YY')} is needed, but "
+            f"there is {there}; keep one year in a folder"
+        )
+    return INaturalistSource(root, found[0])
+
+
+def _needed(item: dict[str, Any]) -> Any:
+    """What is needed of an image, annotation or category: the rest would be gigabytes."""
+    if "file_name" in item:
+        return item["id"], item["file_name"]
+    if "category_id" in item:
+        return item["image_id"], item["category_id"]
+    if "name" in item and "id" in item:
+        return item["id"], item["name"]
+    return item
