@@ -307,12 +307,16 @@ def own_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def train(root: Path, folder: Path, *args: object) -> int:
-    """The training command, on a recipe file of one's own."""
+def command(root: Path, folder: Path, *args: object) -> list[str]:
+    """Arguments of training by a recipe file of one's own."""
     path = folder / "own.py"
     path.write_text(f"from bigvit.recipe import *\nphotos = {RECIPE!r}\n")
-    options = ("--engine", "single", "--data-root", root, "--run-dir", folder / "run")
-    return main([f"{path}:photos", *map(str, (*options, "--micro-batch", 8, *args))])
+    options = ("--data-root", root, "--run-dir", folder / "run", "--micro-batch", 8, *args)
+    return [f"{path}:photos", *map(str, options)]
+
+
+def train(root: Path, folder: Path, *args: object) -> int:
+    return main(command(root, folder, "--engine", "single", *args))
 
 
 @OVERSUBSCRIBED
@@ -322,7 +326,10 @@ def test_a_run_lists_what_was_bad(
     root: Path, bad_names: set[str], workers: int, tmp_path: Path
 ) -> None:
     assert train(root, tmp_path, "--bad-images", 0.2, "--workers", workers) == 0
-    run = tmp_path / "run"
+    assert_trained_on_the_good(tmp_path / "run", bad_names)
+
+
+def assert_trained_on_the_good(run: Path, bad_names: set[str]) -> None:
     listed = (run / "bad_images.txt").read_text().splitlines()
     tested = {name.replace("train/", "val/", 1) for name in bad_names}
     assert sorted(listed) == sorted(bad_names | tested)
@@ -338,12 +345,31 @@ def test_a_run_stops_by_itself_at_too_many(
     root: Path, bad_names: set[str], workers: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert train(root, tmp_path, "--workers", workers) == 3
-    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert_stopped_by_itself(tmp_path / "run", bad_names, capfd.readouterr().err)
+
+
+def assert_stopped_by_itself(run: Path, bad_names: set[str], said: str) -> None:
+    status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"], status["update"]) == ("error", 3, 0)
     assert "of 60 training images cannot be read" in status["reason"]
-    assert status["reason"] in capfd.readouterr().err
-    listed = (tmp_path / "run" / "bad_images.txt").read_text().splitlines()
+    assert status["reason"] in said
+    listed = (run / "bad_images.txt").read_text().splitlines()
     assert listed and set(listed) <= bad_names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_through_deepspeed_a_run_lists_them_or_stops(
+    root: Path, bad_names: set[str], workers: int, tmp_path: Path, launch: Any
+) -> None:
+    args = command(root, tmp_path, "--workers", workers)
+    done = launch(2, "scripts/train.py", *args, "--bad-images", 0.2)
+    assert done.code == 0, done.output
+    assert_trained_on_the_good(tmp_path / "run", bad_names)
+    (tmp_path / "run").rename(tmp_path / "first")
+    done = launch(2, "scripts/train.py", *args)
+    assert done.code == 3, done.output
+    assert_stopped_by_itself(tmp_path / "run", bad_names, done.output)
 
 
 @pytest.mark.usefixtures("own_signals")
