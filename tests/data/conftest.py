@@ -1,4 +1,4 @@
-"""Lets the tests here import pictures.py."""
+"""Lets the tests here import pictures.py and forms.py."""
 
 import sys
 from pathlib import Path

@@ -1,17 +1,26 @@
 """Every form of a data set, written here from real photographs: read as written, or refused."""
 
-import gzip
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from forms import (
+    TRAIN,
+    folders,
+    folders_with_test,
+    parquet,
+    parquet_below,
+    saved,
+    splits,
+    tables,
+    write_cifar,
+    write_idx,
+)
 from pictures import CLASSES, DATA, bad_contents, crop, encoded, equal, jpegs, write_folders
 from PIL import Image
 
@@ -23,7 +32,6 @@ from bigvit.data.sources.folders import FileNames, FolderSource
 from bigvit.data.sources.hugging_face import HuggingFaceSource
 from bigvit.recipe import Run
 
-TRAIN, TEST = 8, 4
 SMALL = replace(DATA, train_images=TRAIN)
 Write = Callable[[Path], object]
 
@@ -37,56 +45,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     datasets.disable_progress_bars()
     yield
     datasets.enable_progress_bars()
-
-
-def splits() -> dict[str, list[tuple[str, int, bytes]]]:
-    return {"train": jpegs(TRAIN), "test": jpegs(TEST, first=TRAIN)}
-
-
-def tables() -> dict[str, Any]:
-    """The same images as Hugging Face data sets."""
-    from datasets import ClassLabel, Dataset, Features, Image
-
-    kinds = Features({"image": Image(), "label": ClassLabel(names=CLASSES)})
-    return {
-        split: Dataset.from_dict(
-            {
-                "image": [{"bytes": content, "path": name} for name, _, content in images],
-                "label": [target for _, target, _ in images],
-            },
-            features=kinds,
-        )
-        for split, images in splits().items()
-    }
-
-
-def folders(root: Path) -> None:
-    for split, name in (("train", "train"), ("test", "val")):
-        write_folders(root, name, splits()[split])
-
-
-def folders_with_test(root: Path) -> None:
-    for split in ("train", "test"):
-        write_folders(root, split, splits()[split])
-
-
-def parquet(root: Path) -> None:
-    root.mkdir(exist_ok=True)
-    tables()["train"].select(range(5)).to_parquet(root / "train-00000-of-00002.parquet")
-    tables()["train"].select(range(5, TRAIN)).to_parquet(root / "train-00001-of-00002.parquet")
-    tables()["test"].to_parquet(root / "validation-00000-of-00001.parquet")
-
-
-def parquet_below(root: Path) -> None:
-    (root / "data").mkdir(parents=True)
-    tables()["train"].to_parquet(root / "data" / "train-00000-of-00001.parquet")
-    tables()["test"].to_parquet(root / "data" / "test-00000-of-00001.parquet")
-
-
-def saved(root: Path) -> None:
-    from datasets import DatasetDict
-
-    DatasetDict({"train": tables()["train"], "validation": tables()["test"]}).save_to_disk(root)
 
 
 @pytest.mark.parametrize("write", [folders, folders_with_test, parquet, parquet_below, saved])
@@ -124,27 +82,6 @@ def test_images_of_hugging_face_need_not_be_in_the_table(tmp_path: Path) -> None
         source.read(2)
 
 
-def pixels(count: int, first: int, size: int) -> NDArray[np.uint8]:
-    """(count, size, size, 3)"""
-    return np.stack([np.asarray(crop(n, (size, size))) for n in range(first, first + count)])
-
-
-def write_cifar(root: Path, fine: bool) -> None:
-    root.mkdir(parents=True)
-    names = "fine_label_names.txt" if fine else "batches.meta.txt"
-    (root / names).write_text("\n".join(CLASSES) + "\n\n")
-    files = (
-        [("train.bin", 0, 10)]
-        if fine
-        else [(f"data_batch_{i}.bin", 2 * i - 2, 2) for i in range(1, 6)]
-    )
-    for name, first, count in (*files, ("test.bin" if fine else "test_batch.bin", 10, 4)):
-        images = pixels(count, first, 32).transpose(0, 3, 1, 2).reshape(count, -1)
-        fine_or_only = np.arange(first, first + count, dtype=np.uint8)[:, None] % 2
-        coarse = [np.full_like(fine_or_only, 7)] if fine else []
-        np.concatenate([*coarse, fine_or_only, images], axis=1).tofile(root / name)
-
-
 @pytest.mark.parametrize("fine", [False, True])
 @pytest.mark.parametrize("below", [False, True])
 def test_cifar_is_read_from_its_binary_form(fine: bool, below: bool, tmp_path: Path) -> None:
@@ -160,20 +97,6 @@ def test_cifar_is_read_from_its_binary_form(fine: bool, below: bool, tmp_path: P
             assert equal(source.read(index), crop(first + index, (32, 32)))
             assert source.target(index) == (first + index) % 2
         assert source.name(3) == f"{split}[3]"
-
-
-def write_idx(root: Path, zipped: bool) -> None:
-    root.mkdir(exist_ok=True)
-    for split, first, count in (("train", 0, 10), ("t10k", 10, 4)):
-        images = np.stack(
-            [np.asarray(crop(n, (28, 20)).convert("L")) for n in range(first, first + count)]
-        )
-        labels = np.arange(first, first + count, dtype=np.uint8) % 2
-        for kind, values in (("images-idx3", images), ("labels-idx1", labels)):
-            header = np.array([0x800 + values.ndim, *values.shape], ">i4")
-            content = header.tobytes() + values.tobytes()
-            path = root / f"{split}-{kind}-ubyte{'.gz' if zipped else ''}"
-            path.write_bytes(gzip.compress(content) if zipped else content)
 
 
 @pytest.mark.parametrize("zipped", [False, True])
