@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from bigvit.layers.precision import wide
+
 
 class LayerScale(nn.Module):
     """A learned diagonal on a residual branch: diag(gamma) f(x) (arXiv:2103.17239, eq. 7)."""
@@ -13,5 +15,5 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.full((dim,), init))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., D) -> (..., D)."""
-        return x * self.gamma
+        """x (..., D) -> (..., D), float32 or wider: 1e-4 of a branch is below bf16's steps."""
+        return x * wide(self.gamma)  # keeps x in its own type for backward

@@ -1,8 +1,17 @@
-"""Stochastic depth (arXiv:1603.09382): drawn on the host with the batch, applied as a factor.
+"""Stochastic depth (arXiv:1603.09382): drawn on the host with the batch, nothing in a forward pass.
 
-A dropped sample's branch counts 0, a kept one's 1 / (share kept), so that the expectation is that
-of the whole branch. Nothing is drawn in a forward pass.
+Kept by groups, a dropped sample's branch is not computed: the branch works on the kept samples
+alone, and their number is fixed, so that shapes are static. Dropped one by one, its branch counts
+0. A kept one's counts 1 / (share kept) either way, so that the expectation is the whole branch's.
+
+Shapes: L residual branches of the model, B samples of a micro-batch, n kept ones, T tokens, D
+width.
 """
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +23,21 @@ from bigvit.recipe import StochasticDepth
 Span = tuple[int, int]
 
 
-def draw(depth: StochasticDepth, branches: int, seed: int, number: int, span: Span) -> Tensor:
-    """Factors of each residual branch for the samples at positions [start, stop) of a batch.
+class Kept(NamedTuple):
+    """The samples that a branch is computed for."""
+
+    samples: Tensor  # (n,) int64, ascending positions in the micro-batch
+    scale: float  # what their branch counts
+
+
+Drop = Kept | Tensor | None
+"""What a branch drops: all but the kept samples, by factors (B,), or nothing."""
+
+
+def draw(
+    depth: StochasticDepth, branches: int, seed: int, number: int, span: Span
+) -> dict[str, Tensor]:
+    """What each residual branch drops of the samples at positions [start, stop) of a batch.
 
     In groups: of every `group` consecutive samples a fixed number is kept, by an order drawn anew
     for each branch. By symmetry a sample is kept with the same probability as when each is dropped
@@ -23,42 +45,85 @@ def draw(depth: StochasticDepth, branches: int, seed: int, number: int, span: Sp
 
     Args:
         depth: rate and group.
-        branches: residual branches of the model.
+        branches: residual branches of the model, L.
         seed: the recipe's.
         number: of the global batch.
         span: positions in the global batch; whole groups where samples are kept by groups.
 
     Returns:
-        (branches, stop - start) float32.
+        Nothing at rate 0. By groups, kept (L, B) int64: in each row the positions in the span of
+        the kept samples, ascending, then of the others. Else drop_path (L, B) float32: factors.
     """
-    start, stop = span
     if depth.rate == 0:
-        return torch.ones(branches, stop - start)
-    size = depth.group
-    drawn = range(start // size, -(-stop // size))
+        return {}
     if not depth.grouped:
-        u = np.concatenate(
-            [
-                random.uniform(branches * size, "drop path", seed, number, group).reshape(
-                    branches, size
-                )
-                for group in drawn
-            ],
-            axis=1,
-        )[:, start - drawn.start * size :][:, : stop - start]
-        return torch.from_numpy((u >= depth.rate) / np.float64(1 - depth.rate)).float()
+        return {"drop_path": _factors(depth, branches, seed, number, span)}
+    start, stop = span
+    size = depth.group
     assert start % size == 0 and stop % size == 0, "the layout cuts batches into whole groups"
     kept = np.array(depth.kept(branches))[:, None]
-    factors = np.empty((branches, stop - start))
-    for i, group in enumerate(drawn):
+    dropped = np.empty((branches, stop - start), dtype=bool)
+    for i, group in enumerate(range(start // size, stop // size)):
         bits = random.bits(branches * size, "drop path", seed, number, group).reshape(
             branches, size
         )
         rank = bits.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-        factors[:, i * size : (i + 1) * size] = np.where(rank < kept, size / kept, 0)
-    return torch.from_numpy(factors).float()
+        dropped[:, i * size : (i + 1) * size] = rank >= kept
+    return {"kept": torch.from_numpy(dropped.argsort(axis=1, kind="stable"))}
 
 
-def scale_branch(branch: Tensor, factors: Tensor | None) -> Tensor:
-    """A residual branch (B, N, D) times its samples' factors (B,); None keeps it as it is."""
-    return branch if factors is None else branch * factors.to(branch.dtype)[:, None, None]
+def _factors(depth: StochasticDepth, branches: int, seed: int, number: int, span: Span) -> Tensor:
+    start, stop = span
+    size = depth.group
+    drawn = range(start // size, -(-stop // size))
+    u = np.concatenate(
+        [
+            random.uniform(branches * size, "drop path", seed, number, group).reshape(
+                branches, size
+            )
+            for group in drawn
+        ],
+        axis=1,
+    )[:, start - drawn.start * size :][:, : stop - start]
+    return torch.from_numpy((u >= depth.rate) / np.float64(1 - depth.rate)).float()
+
+
+def drops(depth: StochasticDepth, branches: int, draws: Mapping[str, Tensor]) -> list[Drop]:
+    """What `draw` made, branch by branch; nothing is dropped where it made nothing."""
+    if (factors_LB := draws.get("drop_path")) is not None:
+        return list(factors_LB.unbind())
+    if (kept_LB := draws.get("kept")) is None:
+        return [None] * branches
+    groups = kept_LB.shape[1] // depth.group
+    counts = depth.kept(branches)
+    return [
+        Kept(row[: k * groups], depth.group / k)
+        for row, k in zip(kept_LB.unbind(), counts, strict=True)
+    ]
+
+
+def add_branches(
+    x: Tensor, branches: Iterable[Callable[[Tensor], Tensor]], drop: Sequence[Drop]
+) -> Tensor:
+    """x + the sum of branches that read the same x, each with what it drops; may change x.
+
+    Args:
+        x: (B, T, D), the residual stream.
+        branches: of some samples (n, T, D) -> (n, T, D), in the stream's type.
+        drop: one a branch, all of one kind.
+    """
+    if not isinstance(drop[0], Kept):
+        outputs = [branch(x) for branch in branches]
+        return x + reduce(add, map(_scaled, outputs, drop))
+    kept = [each for each in drop if isinstance(each, Kept)]
+    outputs = [
+        branch(x.index_select(0, each.samples)) for branch, each in zip(branches, kept, strict=True)
+    ]
+    for output, each in zip(outputs, kept, strict=True):
+        x = x.index_add_(0, each.samples, output, alpha=each.scale)
+    return x
+
+
+def _scaled(output: Tensor, drop: Drop) -> Tensor:
+    """A branch (B, T, D) times its samples' factors, if any."""
+    return output * drop.to(output.dtype)[:, None, None] if isinstance(drop, Tensor) else output

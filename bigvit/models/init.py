@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bigvit import random
 from bigvit.layers.layer_scale import LayerScale
+from bigvit.layers.norm import LayerNorm
 
 
 @torch.no_grad()
@@ -40,7 +41,7 @@ def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.G
             # torch's default, kaiming_uniform(a=sqrt(5)), is this bound for weight and bias alike
             bound = 1 / math.sqrt(module.weight[0].numel())
             return value.uniform_(-bound, bound, generator=generator)
-        case nn.LayerNorm():
+        case LayerNorm():
             return value.fill_(1 if name == "weight" else 0)
         case LayerScale():
             return value.fill_(module.init)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class Output(NamedTuple):
-    """Shapes: B images, N patch tokens, D width, K classes."""
+    """All in the weights' type. Shapes: B images, N patch tokens, D width, K classes."""
 
     logits: Tensor  # (B, K)
     tokens: Tensor  # (B, N, D): the patches' last features, normalised, row by row

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from bigvit.layers.attention import Attention
 from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.mlp import Mlp
-from bigvit.layers.stochastic_depth import scale_branch
+from bigvit.layers.norm import LayerNorm
+from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.vit import ClassTokenTransformer
 from bigvit.recipe import ImageSize, ParallelViT
 
@@ -22,7 +23,7 @@ class AttentionBranch(nn.Module):
 
     def __init__(self, model: ParallelViT) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(model.embed_dim, eps=1e-6)
+        self.norm = LayerNorm(model.embed_dim)
         self.attn = Attention(model.embed_dim, model.num_heads)
         self.ls = LayerScale(model.embed_dim, model.layer_scale)
 
@@ -36,7 +37,7 @@ class MlpBranch(nn.Module):
 
     def __init__(self, model: ParallelViT) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(model.embed_dim, eps=1e-6)
+        self.norm = LayerNorm(model.embed_dim)
         self.mlp = Mlp(model.embed_dim, model.hidden_dim)
         self.ls = LayerScale(model.embed_dim, model.layer_scale)
 
@@ -54,16 +55,11 @@ class ParallelBlock(nn.Module):
         self.attns = nn.ModuleList(AttentionBranch(model) for _ in count)
         self.ffns = nn.ModuleList(MlpBranch(model) for _ in count)
 
-    def forward(self, x: Tensor, drop: Sequence[Tensor | None]) -> Tensor:
-        """x (B, T, D), factors (B,) of the attention branches, then of the MLPs -> (B, T, D)."""
+    def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:
+        """x (B, T, D), what the attention branches drop, then the MLPs -> (B, T, D)."""
         count = len(self.attns)
-        for branches, factors in ((self.attns, drop[:count]), (self.ffns, drop[count:])):
-            outputs = [
-                scale_branch(branch(x), factor)
-                for branch, factor in zip(branches, factors, strict=True)
-            ]
-            x = x + sum(outputs)
-        return x
+        x = add_branches(x, self.attns, drop[:count])
+        return add_branches(x, self.ffns, drop[count:])
 
 
 class ParallelVisionTransformer(ClassTokenTransformer):

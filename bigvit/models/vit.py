@@ -3,6 +3,9 @@
 Differs from timm where the authors differ: LayerScale starts at the recipe's value (1e-4, timm:
 1e-6), and stochastic depth is uniform over depth (timm: linear).
 
+The residual stream x is float32 in whatever type the weights are; a branch reads it through a
+LayerNorm that returns the weights' type. Blocks change the x that they are given.
+
 Shapes: B images, N patches, D width, K classes; T = N + 1 tokens, the class token first.
 """
 
@@ -14,8 +17,10 @@ from torch import Tensor, nn
 from bigvit.layers.attention import Attention
 from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.mlp import Mlp
+from bigvit.layers.norm import LayerNorm
 from bigvit.layers.patch_embed import PatchEmbed
-from bigvit.layers.stochastic_depth import Span, draw, scale_branch
+from bigvit.layers.precision import wide
+from bigvit.layers.stochastic_depth import Drop, Span, add_branches, draw, drops
 from bigvit.models.init import init_weights, initial_weight
 from bigvit.models.output import Output
 from bigvit.recipe import ImageSize, ParallelViT, ViT
@@ -27,17 +32,23 @@ class Block(nn.Module):
     def __init__(self, model: ViT) -> None:
         super().__init__()
         dim = model.embed_dim
-        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.norm1 = LayerNorm(dim)
         self.attn = Attention(dim, model.num_heads)
         self.ls1 = LayerScale(dim, model.layer_scale)
-        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.norm2 = LayerNorm(dim)
         self.mlp = Mlp(dim, model.hidden_dim)
         self.ls2 = LayerScale(dim, model.layer_scale)
 
-    def forward(self, x: Tensor, drop: Sequence[Tensor | None]) -> Tensor:
-        """x (B, T, D), factors (B,) of the two branches -> (B, T, D)."""
-        x = x + scale_branch(self.ls1(self.attn(self.norm1(x))), drop[0])
-        return x + scale_branch(self.ls2(self.mlp(self.norm2(x))), drop[1])
+    def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:
+        """x (B, T, D), what the two branches drop -> (B, T, D)."""
+        x = add_branches(x, [self._attention], drop[:1])
+        return add_branches(x, [self._mlp], drop[1:])
+
+    def _attention(self, x: Tensor) -> Tensor:
+        return self.ls1(self.attn(self.norm1(x)))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return self.ls2(self.mlp(self.norm2(x)))
 
 
 class ClassTokenTransformer(nn.Module):
@@ -55,19 +66,18 @@ class ClassTokenTransformer(nn.Module):
         self.pos_embed = nn.Parameter(torch.empty(1, h * w, dim))
         self.patch_embed = PatchEmbed(model.patch_size, model.in_chans, dim)
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.norm = LayerNorm(dim)
         self.head = nn.Linear(dim, model.num_classes)
 
     def forward(self, images: Tensor, draws: Mapping[str, Tensor]) -> Output:
         """images (B, C, H, W), normalised; what `draws` made for them, empty to drop nothing."""
         x_BND, grid = self.patch_embed(images)
-        x_BND = x_BND + self.pos_embed
-        x = torch.cat([self.cls_token.expand(len(x_BND), -1, -1), x_BND], dim=1)
-        drop_LB = draws.get("drop_path")
+        x_BND = wide(x_BND) + self.pos_embed
+        x = torch.cat([wide(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
+        drop = drops(self.config.drop_path, self.config.branches, draws)
         each = self.config.branches // self.config.depth
         for i, block in enumerate(self.blocks):
-            drop = [None] * each if drop_LB is None else drop_LB[each * i : each * (i + 1)].unbind()
-            x = block(x, drop)
+            x = block(x, drop[each * i : each * (i + 1)])
         x = self.norm(x)
         cls = x[:, 0]
         return Output(self.head(cls), x[:, 1:], grid, cls)
@@ -82,9 +92,7 @@ class ClassTokenTransformer(nn.Module):
 
     def draws(self, seed: int, number: int, span: Span) -> dict[str, Tensor]:
         """Everything random of a training forward pass over positions [start, stop) of a batch."""
-        if self.config.drop_path.rate == 0:
-            return {}
-        return {"drop_path": draw(self.config.drop_path, self.config.branches, seed, number, span)}
+        return draw(self.config.drop_path, self.config.branches, seed, number, span)
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: class token and positions."""

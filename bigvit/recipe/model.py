@@ -36,6 +36,26 @@ class StochasticDepth:
         total = round(branches * self.group * (1 - self.rate))
         return [(i + 1) * total // branches - i * total // branches for i in range(branches)]
 
+    def summary(self, branches: int) -> str:
+        """The rates of all residual branches of a model, in a line."""
+        if self.rate == 0:
+            return f"stochastic depth 0: all samples kept in each of {branches} branches"
+        if not self.grouped:
+            return (
+                f"stochastic depth {self.rate}: each sample dropped by itself in each of "
+                f"{branches} branches (mean rate {self.rate:.4f})"
+            )
+        kept = self.kept(branches)
+        mean = 1 - sum(kept) / (branches * self.group)
+        less, more = min(kept), max(kept)
+        where = f"in each of {branches} branches"
+        if less < more:
+            where = f"in {kept.count(less)} of {branches} branches, {more} in the others"
+        return (
+            f"stochastic depth {self.rate}: {less} of every {self.group} samples kept {where} "
+            f"(mean rate {mean:.4f})"
+        )
+
 
 @dataclass(frozen=True)
 class ViT:

@@ -12,6 +12,7 @@ import torch
 from bigvit.data import loader
 from bigvit.data.augment import apply, draw
 from bigvit.data.sources import DigitsSource, open_source
+from bigvit.layers.stochastic_depth import Kept, drops
 from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, layout
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import Batch, Task
@@ -58,7 +59,17 @@ def straight() -> list[list[Batch]]:
 def joined(parts: list[Batch]) -> dict[str, torch.Tensor]:
     """Micro-batches as one: their tensors one behind the other."""
     whole = {name: torch.cat([getattr(part, name) for part in parts]) for name in FIELDS}
-    return whole | {"drop_path": torch.cat([part.draws["drop_path"] for part in parts], dim=1)}
+    return whole | {"kept": torch.cat([kept(part) for part in parts], dim=1)}
+
+
+def kept(batch: Batch) -> torch.Tensor:
+    """Which samples each branch keeps (L, B), bool."""
+    depth, branches = RECIPE.model.drop_path, RECIPE.model.branches
+    found = torch.zeros(branches, len(batch.images), dtype=torch.bool)
+    for row, drop in zip(found, drops(depth, branches, batch.draws), strict=True):
+        assert isinstance(drop, Kept)
+        row[drop.samples] = True
+    return found
 
 
 def same(a: list[list[Batch]], b: list[list[Batch]]) -> bool:
@@ -93,7 +104,7 @@ def test_the_ranks_pieces_make_up_the_same_global_batch(
         pieces = [piece for rank in ranks for piece in rank[number]]
         assert {piece.number for piece in pieces} == {number}
         wanted, found = joined(straight[number]), joined(pieces)
-        assert set(found) == {*FIELDS, "drop_path"}
+        assert set(found) == {*FIELDS, "kept"}
         assert all(torch.equal(found[name], wanted[name]) for name in found)
 
 
@@ -150,7 +161,7 @@ def test_training_batches_have_the_types_that_a_task_takes(
     assert (batch.images.dtype, batch.images.shape) == (torch.uint8, (40, 1, 8, 8))
     assert {batch.targets.dtype, batch.ids.dtype, batch.slots.dtype} == {torch.int64}
     assert batch.valid.dtype == torch.bool and bool(batch.valid.all())
-    assert batch.draws["drop_path"].shape == (2, 40)
+    assert (batch.draws["kept"].dtype, batch.draws["kept"].shape) == (torch.int64, (2, 40))
     assert (batch.bad.dtype, batch.bad.shape) == (torch.int64, (0,))
 
 

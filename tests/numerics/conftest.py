@@ -4,13 +4,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor
 
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
+from bigvit.layers.stochastic_depth import Kept, drops
 from bigvit.recipe import Recipe, StochasticDepth, layout
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Batch, Task
 
+Draws = dict[str, Tensor]
+Masked = Callable[[StochasticDepth, int, Draws], Draws]
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 
 
@@ -31,5 +36,22 @@ def batches() -> Batches:
         cut = layout(recipe, 1, recipe.batch_size // parts)
         source = open_source(recipe.data, "train")
         return train_batches(source, recipe, cut, 0, 0, 0, Task(recipe).draws)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def masked() -> Masked:
+    """(depth, branches, draws) -> the same draws, all as factors (L, B) of the branches."""
+
+    def make(depth: StochasticDepth, branches: int, draws: Draws) -> Draws:
+        if "kept" not in draws:
+            return draws
+        factors_LB = torch.zeros(draws["kept"].shape)
+        for row, drop in zip(factors_LB, drops(depth, branches, draws), strict=True):
+            assert isinstance(drop, Kept)
+            row[drop.samples] = drop.scale
+        others = {name: value for name, value in draws.items() if name != "kept"}
+        return others | {"drop_path": factors_LB}
 
     return make

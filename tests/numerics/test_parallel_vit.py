@@ -107,12 +107,12 @@ def literal(ours: ClassTokenTransformer, image: Tensor, factors: list[float]) ->
 
 @pytest.mark.parametrize("branches", [2, 3])
 @torch.no_grad()
-def test_stochastic_depth_reaches_each_branch(branches: int):
+def test_stochastic_depth_reaches_each_branch(branches: int, masked):
     drop = StochasticDepth(rate=0.5, group=4)
     model = ParallelViT(14, 64, 2, branches, 4, 4.0, 1e-4, drop, 3, 10)
     ours = with_random_weights(model, 42).double()
     draws = ours.draws(seed=0, number=5, span=(0, 8))
-    factors_LB = draws["drop_path"]
+    factors_LB = masked(drop, model.branches, draws)["drop_path"]
     assert factors_LB.shape == (2 * branches * 2, 8)
     assert set(factors_LB.flatten().tolist()) == {0.0, 2.0}
     assert len({tuple(row) for row in factors_LB.tolist()}) >= 4, "branches differ"

@@ -199,11 +199,11 @@ def literal(ours: ClassTokenTransformer, image: Tensor, drop: Tensor, rate: floa
 
 
 @torch.no_grad()
-def test_dropped_branches_are_skipped_and_kept_ones_scaled():
+def test_dropped_branches_are_skipped_and_kept_ones_scaled(masked):
     model = ViT(14, 64, 2, 4, 4.0, 1e-4, StochasticDepth(rate=0.5, group=4), 3, 10)
     ours = with_random_weights(model, 42).double()
     draws = ours.draws(seed=0, number=5, span=(0, 8))
-    drop_LB = draws["drop_path"] == 0
+    drop_LB = masked(model.drop_path, model.branches, draws)["drop_path"] == 0
     assert len({tuple(column) for column in drop_LB.T.tolist()}) >= 4, "several ways of dropping"
     x = images(ours, 42, count=8).double()
     expected = torch.stack([literal(ours, x[b], drop_LB[:, b], 0.5) for b in range(8)])
