@@ -57,6 +57,14 @@ class Task(nn.Module):
         """What `init_weights` would give a parameter, float32."""
         return self.model.initial_weight(name.removeprefix("model."), self.recipe.seed)
 
+    def recompute(self, share: float) -> None:
+        """Recompute this share of the blocks in backward. Changes no result."""
+        self.model.recompute(share)
+
+    def compile_blocks(self) -> None:
+        """Compile each block; after `recompute`, which it must see. Names stay."""
+        self.model.compile_blocks()
+
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The weighted losses of a training batch, float32 scalars by name."""
         images, targets = self.inputs(batch)

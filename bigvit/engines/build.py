@@ -31,7 +31,11 @@ def build_engine(
     """
 
     def build() -> Task:
-        return Task(recipe)
+        task = Task(recipe)
+        task.recompute(run.checkpoint_activations)
+        if run.compile:
+            task.compile_blocks()
+        return task
 
     if run.engine == "single":
         from bigvit.engines.single import SingleEngine

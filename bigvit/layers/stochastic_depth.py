@@ -9,18 +9,22 @@ width.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from bigvit import random
 from bigvit.recipe import StochasticDepth
 
 Span = tuple[int, int]
+
+
+Branch = Callable[[Tensor], Tensor]
 
 
 class Kept(NamedTuple):
@@ -103,7 +107,7 @@ def drops(depth: StochasticDepth, branches: int, draws: Mapping[str, Tensor]) ->
 
 
 def add_branches(
-    x: Tensor, branches: Iterable[Callable[[Tensor], Tensor]], drop: Sequence[Drop]
+    x: Tensor, branches: Iterable[Branch], drop: Sequence[Drop], recompute: bool = False
 ) -> Tensor:
     """x + the sum of branches that read the same x, each with what it drops; may change x.
 
@@ -111,7 +115,10 @@ def add_branches(
         x: (B, T, D), the residual stream.
         branches: of some samples (n, T, D) -> (n, T, D), in the stream's type.
         drop: one a branch, all of one kind.
+        recompute: keep a branch's input alone for backward, and compute it once more there.
     """
+    if recompute:
+        branches = [partial(_recomputed, branch) for branch in branches]
     if not isinstance(drop[0], Kept):
         outputs = [branch(x) for branch in branches]
         return x + reduce(add, map(_scaled, outputs, drop))
@@ -120,8 +127,33 @@ def add_branches(
         branch(x.index_select(0, each.samples)) for branch, each in zip(branches, kept, strict=True)
     ]
     for output, each in zip(outputs, kept, strict=True):
-        x = x.index_add_(0, each.samples, output, alpha=each.scale)
+        if torch.compiler.is_compiling():
+            # a compiled block may keep x, to gather from it again: x must not change after it
+            x = x.index_add(0, each.samples, output, alpha=each.scale)
+        else:
+            x = _AddKept.apply(x, output, each.samples, each.scale)
     return x
+
+
+class _AddKept(torch.autograd.Function):
+    """x[samples] += scale output, in place; index_add_ would keep the output for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, output: Tensor, samples: Tensor, scale: float) -> Tensor:
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(samples)
+        ctx.scale = scale
+        return x.index_add_(0, samples, output, alpha=scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,), (samples,) = gradients, ctx.saved_tensors
+        return gradient, gradient.index_select(0, samples) * ctx.scale, None, None
+
+
+def _recomputed(branch: Branch, x: Tensor) -> Tensor:
+    # nothing is drawn in a forward pass: there is no generator's state to keep
+    return checkpoint(branch, x, use_reentrant=False, preserve_rng_state=False)
 
 
 def _scaled(output: Tensor, drop: Drop) -> Tensor:

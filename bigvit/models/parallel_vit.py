@@ -51,6 +51,7 @@ class ParallelBlock(nn.Module):
 
     def __init__(self, model: ParallelViT) -> None:
         super().__init__()
+        self.recompute = False
         count = range(model.branches_per_block)
         self.attns = nn.ModuleList(AttentionBranch(model) for _ in count)
         self.ffns = nn.ModuleList(MlpBranch(model) for _ in count)
@@ -58,8 +59,8 @@ class ParallelBlock(nn.Module):
     def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:
         """x (B, T, D), what the attention branches drop, then the MLPs -> (B, T, D)."""
         count = len(self.attns)
-        x = add_branches(x, self.attns, drop[:count])
-        return add_branches(x, self.ffns, drop[count:])
+        x = add_branches(x, self.attns, drop[:count], self.recompute)
+        return add_branches(x, self.ffns, drop[count:], self.recompute)
 
 
 class ParallelVisionTransformer(ClassTokenTransformer):

@@ -10,6 +10,7 @@ Shapes: B images, N patches, D width, K classes; T = N + 1 tokens, the class tok
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ class Block(nn.Module):
 
     def __init__(self, model: ViT) -> None:
         super().__init__()
+        self.recompute = False
         dim = model.embed_dim
         self.norm1 = LayerNorm(dim)
         self.attn = Attention(dim, model.num_heads)
@@ -41,8 +43,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:
         """x (B, T, D), what the two branches drop -> (B, T, D)."""
-        x = add_branches(x, [self._attention], drop[:1])
-        return add_branches(x, [self._mlp], drop[1:])
+        x = add_branches(x, [self._attention], drop[:1], self.recompute)
+        return add_branches(x, [self._mlp], drop[1:], self.recompute)
 
     def _attention(self, x: Tensor) -> Tensor:
         return self.ls1(self.attn(self.norm1(x)))
@@ -93,6 +95,21 @@ class ClassTokenTransformer(nn.Module):
     def draws(self, seed: int, number: int, span: Span) -> dict[str, Tensor]:
         """Everything random of a training forward pass over positions [start, stop) of a batch."""
         return draw(self.config.drop_path, self.config.branches, seed, number, span)
+
+    def recompute(self, share: float) -> None:
+        """Recompute this share of the blocks in backward, spread evenly over the depth."""
+        depth = self.config.depth
+        total = round(share * depth)
+        block: Any
+        for i, block in enumerate(self.blocks):
+            block.recompute = (i + 1) * total // depth > i * total // depth
+
+    def compile_blocks(self) -> None:
+        """Compile each block in place: names stay, and what blocks share is compiled once."""
+        # one for each way of keeping samples, recomputed or not, and evaluation: 8 are too few
+        torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
+        for block in self.blocks:
+            block.compile(dynamic=False)
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: class token and positions."""

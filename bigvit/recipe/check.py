@@ -82,7 +82,9 @@ def check_run(run: Run) -> None:
     _allow("--workers", workers, workers is None or workers >= 0, "0 or more")
     jump = run.loss_jump
     _allow("--loss-jump", jump, jump is None or jump > 1, "above 1")
-    _allow("--bad-images", run.bad_images, 0 <= run.bad_images <= 1, "a share, 0 to 1")
+    for name in ("bad_images", "checkpoint_activations"):
+        share = getattr(run, name)
+        _allow(f"--{name.replace('_', '-')}", share, 0 <= share <= 1, "a share, 0 to 1")
 
 
 def _check_model(recipe: Recipe) -> None:

@@ -1,0 +1,156 @@
+"""Blocks recomputed in backward, or compiled, give the gradients that plain ones give."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from bigvit import models
+from bigvit.layers.stochastic_depth import drops
+from bigvit.models import ClassTokenTransformer
+from bigvit.recipe import Model, ParallelViT, StochasticDepth, ViT
+from bigvit.recipe.check import check_run
+from bigvit.recipe.run import Run
+
+GROUPED = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
+MODELS = {
+    "vit": ViT(4, 32, 4, 4, 2.5, 0.5, GROUPED, 3, 10),
+    "two by two": ParallelViT(4, 32, 4, 2, 4, 2.5, 0.5, GROUPED, 3, 10),
+}
+DROPS = {
+    "grouped": GROUPED,
+    "by sample": StochasticDepth(rate=0.1, group=8),
+    "none": StochasticDepth(rate=0.0, group=8),
+}
+COMPILED = 1e-6  # relative: compiled kernels sum in another order
+
+every_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+every_drop = pytest.mark.parametrize("drop", DROPS.values(), ids=DROPS)
+
+
+def built(config: Model) -> ClassTokenTransformer:
+    model = models.build(config, 12)
+    model.init_weights(0)
+    return model
+
+
+def gradients(model: ClassTokenTransformer, number: int = 5) -> dict[str, Tensor]:
+    """Of every parameter, and of the images, by name; with the logits."""
+    model.zero_grad()
+    images = torch.randn(16, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+    logits = model(images.requires_grad_(), model.draws(0, number, (0, 16))).logits
+    logits.square().mean().backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    assert images.grad is not None
+    return found | {"images": images.grad, "logits": logits.detach()}
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """Relative L2 difference of everything together."""
+    assert a.keys() == b.keys()
+    difference = sum(float((a[n].double() - b[n].double()).square().sum()) for n in b)
+    return (difference / sum(float(t.double().square().sum()) for t in b.values())) ** 0.5
+
+
+def calls(model: ClassTokenTransformer) -> list[int]:
+    """How often each block's LayerNorms are called in a step, forward and backward."""
+    counts = [0] * len(model.blocks)
+    for i, block in enumerate(model.blocks):
+        for name, module in block.named_modules():
+            if name.split(".")[-1].startswith("norm"):
+
+                def count(_module: object, _inputs: object, i: int = i) -> None:
+                    counts[i] += 1
+
+                module.register_forward_pre_hook(count)
+    gradients(model)
+    return counts
+
+
+@every_drop
+@every_model
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_recomputing_changes_no_bit(config: Model, drop: StochasticDepth, share: float):
+    model = built(replace(config, drop_path=drop))
+    plain = gradients(model)
+    model.recompute(share)
+    found = gradients(model)
+    assert found.keys() == plain.keys()
+    assert all(torch.equal(found[name], plain[name]) for name in plain)
+
+
+@every_model
+@pytest.mark.parametrize(
+    ("share", "twice"),
+    [
+        (0.0, [False] * 4),
+        (0.25, [False, False, False, True]),
+        (0.5, [False, True, False, True]),
+        (0.75, [False, True, True, True]),
+        (1.0, [True] * 4),
+    ],
+)
+def test_a_share_of_the_blocks_is_recomputed_spread_over_the_depth(
+    config: Model, share: float, twice: list[bool]
+):
+    model = built(config)
+    model.recompute(share)
+    once = config.branches // config.depth
+    assert calls(model) == [once * (1 + again) for again in twice]
+
+
+@every_model
+def test_a_recomputed_block_keeps_its_branches_inputs_alone(config: Model):
+    model = built(config)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.shape[1:] == (10, 32):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        return tensor
+
+    model.recompute(1)
+    draws = model.draws(0, 5, (0, 16))
+    x = torch.randn(16, 10, 32).requires_grad_() * 1
+    each = config.branches // config.depth
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        block = model.blocks[0]
+        _x = block(x, drops(config.drop_path, config.branches, draws)[:each])
+    counts = config.drop_path.kept(config.branches)[:each]
+    assert sum(kept.values()) == sum(2 * k * 10 * 32 for k in counts)
+
+
+# torch.compile looks at the stream's gradient, and warns of what it did itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("vit", 0.5),
+        pytest.param("vit", 0.0, marks=pytest.mark.slow),
+        pytest.param("two by two", 0.0, marks=pytest.mark.slow),
+        pytest.param("two by two", 0.5, marks=pytest.mark.slow),
+    ],
+)
+def test_compiled_blocks_equal_eager_ones(name: str, share: float):
+    torch.compiler.reset()
+    model = built(replace(MODELS[name], depth=2))
+    names = list(model.state_dict())
+    eager = [gradients(model, number) for number in (5, 6)]
+    undropped = model.eval()(torch.ones(2, 3, 12, 12), {}).logits
+    model.recompute(share)
+    model.compile_blocks()
+    assert list(model.state_dict()) == names
+    for number, expected in zip((5, 6), eager, strict=True):
+        assert distance(gradients(model, number), expected) <= COMPILED
+    with torch.no_grad():
+        logits = model(torch.ones(2, 3, 12, 12), {}).logits
+    torch.testing.assert_close(logits, undropped, rtol=1e-5, atol=1e-6)
+    graphs = torch._dynamo.utils.counters
+    assert graphs["stats"]["unique_graphs"] > 0 and not graphs["graph_break"]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+def test_a_share_outside_0_to_1_is_refused(share: float):
+    with pytest.raises(ValueError, match="--checkpoint-activations: .* a share, 0 to 1"):
+        check_run(Run(checkpoint_activations=share))
