@@ -49,6 +49,9 @@ def run(
             whole.
     """
     initial = None if start.checkpoint is not None else _given(command, folder)
+    model = command.recipe.model
+    if folder is not None:
+        print(model.drop_path.summary(model.branches), flush=True)
     engine = build_engine(command.recipe, command.run, cut, ranks, initial)
     first = Place(0, 0)
     if start.checkpoint is not None:
