@@ -13,8 +13,9 @@ from timm.optim.lamb import Lamb as TimmLamb
 from timm.utils.model_ema import ModelEmaV3
 from torch import nn
 
-from bigvit import models, optim
+from bigvit import models
 from bigvit.optim.lamb import LAMB
+from bigvit.optim.state import fresh_state
 from bigvit.recipe import StochasticDepth, ViT
 
 DECAY, EMA = 0.02, 0.9999
@@ -43,11 +44,10 @@ def groups(of: nn.Module) -> list[dict[str, object]]:
 
 def lamb(of: nn.Module, compiled: bool, ema: float | None) -> LAMB:
     """Ours."""
-    made = LAMB(groups(of), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, compiled=compiled)
-    if ema is not None:
-        optim.average_weights(made, ema)
+    values = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
+    made = LAMB(groups(of), **values, ema=ema, compiled=compiled)
     for p in of.parameters():
-        optim.fresh_state(made, p)
+        fresh_state(made, p)
     return made
 
 

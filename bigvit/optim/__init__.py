@@ -26,11 +26,9 @@ def build(
     """
     match optim:
         case AdamW():
-            optimizer = torch.optim.AdamW(
-                groups, lr=0.0, betas=optim.betas, eps=optim.eps, fused=fused
-            )
+            adamw = torch.optim.AdamW(groups, lr=0.0, betas=optim.betas, eps=optim.eps, fused=fused)
+            if ema is not None:
+                average_weights(adamw, ema)
+            return adamw
         case Lamb():
-            optimizer = LAMB(groups, lr=0.0, betas=optim.betas, eps=optim.eps, compiled=fused)
-    if ema is not None:
-        average_weights(optimizer, ema)
-    return optimizer
+            return LAMB(groups, lr=0.0, betas=optim.betas, eps=optim.eps, ema=ema, compiled=fused)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bigvit.optim.ema import EMA
+
 BLOCK = 4096  # elements summed in float32 before float64 takes over
 
 
@@ -45,18 +47,25 @@ class LAMB(torch.optim.Optimizer):
         betas: tuple[float, float],
         eps: float,
         weight_decay: float = 0.0,
+        ema: float | None = None,
         compiled: bool = False,
     ) -> None:
         """Args:
+        ema: decay of the weights' average, which `fresh_state` makes; updated while a weight is
+            still in the cache.
         compiled: compile the elementwise work into one pass over memory; worth its half minute
             on a GPU, and for large models on a CPU.
         """
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
+        if ema is not None:
+            self.defaults[EMA] = ema
         self.shards: dict[Tensor, Shard] = {}
-        self._direction: Callable[..., None] = (
-            torch.compile(direction, dynamic=True) if compiled else direction
-        )
+        self._direction: Callable[..., None] = direction
+        self._apply: Callable[..., None] = apply
+        if compiled:
+            self._direction = torch.compile(direction, dynamic=True)
+            self._apply = torch.compile(apply, dynamic=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -79,22 +88,29 @@ class LAMB(torch.optim.Optimizer):
         corrections = [1 - beta**step for beta in group["betas"]]
         moments = state["exp_avg"], state["exp_avg_sq"]
         self._direction(p, gradient, *moments, group["betas"], *corrections, group["eps"], decay)
-        if not decay:
-            p.sub_(gradient, alpha=group["lr"])
-            return
-        shard = self.shards.get(p)
-        segments = (Segment(0, 0, p.numel()),) if shard is None else shard.segments
-        pieces = [[t.view(-1)[start:stop] for _, start, stop in segments] for t in (p, gradient)]
+        shard, lr = self.shards.get(p), torch.as_tensor(group["lr"], dtype=p.dtype)
+        segments, rates = (Segment(0, 0, p.numel()),), lr[None]
+        if decay:
+            segments = segments if shard is None else shard.segments
+            rates = lr * self._trust(p, gradient, segments, shard)
+        ema, share = state.get(EMA), 1 - self.defaults.get(EMA, 0.0)
+        for (_, start, stop), rate in zip(segments, rates.unbind(), strict=True):
+            tensors = [None if t is None else t.view(-1)[start:stop] for t in (p, gradient, ema)]
+            self._apply(*tensors, rate, share)
+
+    def _trust(
+        self, p: Tensor, update: Tensor, segments: Sequence[Segment], shard: Shard | None
+    ) -> Tensor:
+        """Trust ratios of the parameters that the segments are of, (segments,)."""
+        pieces = [[t.view(-1)[start:stop] for _, start, stop in segments] for t in (p, update)]
         squares = torch.stack([square_sums(views) for views in pieces])
         if shard is not None:
             slots = torch.tensor([segment.slot for segment in segments], device=p.device)
             shape = (2, shard.parameters)
             whole = torch.zeros(shape, dtype=torch.float64, device=p.device)
             squares = shard.total(whole.index_copy_(1, slots, squares))[:, slots]
-        weight, update = squares.sqrt()
-        trust = torch.where((weight > 0) & (update > 0), weight / update, 1.0)
-        for p_, update_, rate in zip(*pieces, (trust * group["lr"]).to(p.dtype), strict=True):
-            p_.addcmul_(update_, rate, value=-1)
+        weight, change = squares.sqrt()
+        return torch.where((weight > 0) & (change > 0), weight / change, 1.0).to(p.dtype)
 
 
 def direction(
@@ -115,6 +131,13 @@ def direction(
     torch.div(exp_avg, correction1, out=gradient).div_(root)
     if decay:
         gradient.add_(p, alpha=decay)
+
+
+def apply(p: Tensor, update: Tensor, ema: Tensor | None, rate: Tensor, share: float) -> None:
+    """p -= rate update, and move the average this share of the way to p, in place."""
+    p.addcmul_(update, rate, value=-1)
+    if ema is not None:
+        ema.lerp_(p, share)
 
 
 def square_sums(tensors: Sequence[Tensor]) -> Tensor:

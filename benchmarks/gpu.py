@@ -1,0 +1,302 @@
+"""What needs a GPU, in at most four minutes: rows 1, 3, 4, 5, 6 and 8 of docs/performance.md.
+
+    python -m benchmarks.gpu [--small] [--check]
+
+On a CPU, or with --small, tiny models run through the same code and the figures mean nothing. What
+needs DeepSpeed comes last, and is left out where it is not installed. Shapes: B images.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.optim.lamb import Lamb as TimmLamb
+from timm.utils.model_ema import ModelEmaV3
+from torch import Tensor, nn
+
+from benchmarks.measure import Row, arguments, report
+from benchmarks.optimizer import groups, lamb
+from benchmarks.reads import counting
+from benchmarks.stochastic_depth import timms
+from bigvit.engines.build import fill, outline
+from bigvit.engines.engine import Engine
+from bigvit.engines.ranks import alone
+from bigvit.engines.single import SingleEngine
+from bigvit.models import ClassTokenTransformer
+from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe.find import find_recipe
+from bigvit.task import Batch, Task
+
+SECONDS = 240
+PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
+"""Dense bf16 FLOPs a second, by what a card's name contains."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is."""
+
+    device: torch.device
+    h: Recipe
+    h52: Recipe
+    batches: tuple[int, int]
+    image: int
+    rounds: int
+    deadline: float
+
+    @property
+    def late(self) -> bool:
+        """Whether there is no time for another part."""
+        return time.monotonic() > self.deadline
+
+
+def scale(small: bool) -> Scale:
+    """ViT-H/14 at 126 px and H-52; on a CPU both tiny."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    small = small or device.type == "cpu"
+    h, h52 = (_recipe(name) for name in ("deit3_h14_in1k_126", "deit3_h52_14_in1k_126"))
+    if small:
+        h = replace(h, model=replace(h.model, embed_dim=64, depth=2, num_heads=2))
+        h52 = replace(h52, model=replace(h52.model, embed_dim=64, depth=3, num_heads=2))
+    batches = (8, 16) if small else (64, 256)
+    return Scale(device, h, h52, batches, 126, 2 if small else 10, time.monotonic() + SECONDS)
+
+
+def _recipe(name: str) -> Recipe:
+    recipe = find_recipe(name)[1]
+    return replace(recipe, ema=0.9999, data=replace(recipe.data, mix=None, repeats=1))
+
+
+def engine(s: Scale, recipe: Recipe, share: float = 0.0) -> SingleEngine:
+    """One process, with blocks compiled on a GPU."""
+
+    def build() -> Task:
+        task = Task(recipe)
+        task.recompute(share)
+        if s.device.type == "cuda":
+            task.compile_blocks()
+        return task
+
+    made = SingleEngine(build, recipe, alone())
+    fill(made, outline(recipe).initial_weight)
+    return made
+
+
+def batch(s: Scale, task: Task, count: int, number: int = 0) -> Batch:
+    """Random images, on the device already."""
+    generator = torch.Generator().manual_seed(number)
+    shape = (count, 3, s.image, s.image)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    ids, good = torch.arange(count), torch.ones(count, dtype=torch.bool)
+    draws = task.draws(number, (0, count))
+    none = torch.zeros(0, dtype=torch.int64)
+    return Batch(images, ids % 1000, ids, ids, number, 0, good, draws, none).to(s.device)
+
+
+def seconds(s: Scale, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median seconds of each, A B A B, after two rounds that compile."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for i in range(s.rounds + 2):
+        for name, run in runs.items():
+            synchronize(s)
+            began = time.perf_counter()
+            run()
+            synchronize(s)
+            if i >= 2:
+                found[name].append(time.perf_counter() - began)
+    return {name: median(values) for name, values in found.items()}
+
+
+def synchronize(s: Scale) -> None:
+    if s.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def undropped(recipe: Recipe) -> Recipe:
+    drop = replace(recipe.model.drop_path, rate=0.0)
+    return replace(recipe, model=replace(recipe.model, drop_path=drop))
+
+
+def peer(s: Scale, recipe: Recipe) -> tuple[nn.Module, Callable[[Tensor, Tensor], None]]:
+    """A plain loop of timm's parts: DropPath, LAMB, average, one read a step, blocks compiled."""
+    plain: Any = Task(recipe).model
+    assert isinstance(plain, ClassTokenTransformer)
+    model = timms(plain, s.image).to(s.device)
+    if s.device.type == "cuda":
+        for block in model.blocks.children():
+            block.compile()
+    optimizer = TimmLamb(groups(model), lr=1e-3, max_grad_norm=None)
+    average = ModelEmaV3(model, decay=0.9999)
+
+    def step(images: Tensor, targets: Tensor) -> None:
+        with torch.autocast(s.device.type, torch.bfloat16):
+            logits = model(images.float() / 255)
+        loss = F.binary_cross_entropy_with_logits(logits.float(), F.one_hot(targets, 1000).float())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update(model)
+        loss.item()
+
+    return model, step
+
+
+def steps(s: Scale) -> list[Row]:
+    """Rows 1 and 4: whole updates at the recipe's drop rate beside a loop of timm's parts."""
+    ours = engine(s, s.h)
+    _, theirs = peer(s, s.h)
+    rows: list[Row] = []
+    for count, goal in zip(s.batches, (1.6, 1.8), strict=True):
+        if s.late:
+            break
+        one = batch(s, ours.task, count)
+        whole = seconds(
+            s,
+            {
+                "ours": lambda one=one: ours.update([one], 1e-3),
+                "theirs": lambda one=one: theirs(one.images, one.targets),
+            },
+        )
+        alone_ = seconds(s, {"dropped": lambda one=one: backward(ours.task, one)})["dropped"]
+        bare = one._replace(draws={})
+        full = seconds(s, {"full": lambda bare=bare: backward(ours.task, bare)})["full"]
+        rate, times = count / whole["ours"], whole["theirs"] / whole["ours"]
+        rows += [
+            _row(f"row 1: nothing dropped over 0.5 skipped, batch {count}", full / alone_, goal),
+            _row(f"row 4: images/s beside timm's parts, batch {count}", times, 2.3, f"{rate:.0f}"),
+        ]
+    return rows
+
+
+def backward(task: Task, one: Batch) -> None:
+    task.zero_grad(set_to_none=True)
+    torch.stack(list(task(one).values())).sum().backward()
+
+
+def use(s: Scale) -> list[Row]:
+    """Row 3: model FLOPs use, nothing dropped, LAMB and average in the step."""
+    recipe, count = undropped(s.h), s.batches[1]
+    ours = engine(s, recipe)
+    one = batch(s, ours.task, count)
+    took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
+    flops = 6 * recipe.model.macs(s.image) * count / took
+    name = torch.cuda.get_device_name() if s.device.type == "cuda" else "a CPU"
+    peak = next((value for card, value in PEAKS.items() if card in name), None)
+    share = flops / peak if peak else 0.0
+    what = f"row 3: model FLOPs use on {name}, {count / took:.0f} images/s"
+    return [Row(what, f"{share:.1%}" if peak else "", "", ">= 48%", share >= 0.48 if peak else None)]
+
+
+def optimizers(s: Scale) -> list[Row]:
+    """Row 6: LAMB and average beside fused AdamW and an average of the same weights."""
+    plain = Task(s.h).model.to(s.device)
+    for p in plain.parameters():
+        p.grad = torch.randn_like(p) * 1e-3
+    fused = s.device.type == "cuda"
+    adamw = torch.optim.AdamW(groups(plain), lr=0.0, fused=True)
+    average = ModelEmaV3(plain, decay=0.9999, foreach=True)
+
+    def theirs() -> None:
+        adamw.step()
+        average.update(plain)
+
+    took = seconds(s, {"ours": lamb(plain, fused, 0.9999).step, "theirs": theirs})
+    ms = f"{1000 * took['ours']:.2f} ms, {1000 * took['theirs']:.2f} ms"
+    return [
+        _row("row 6: LAMB + average over AdamW + average", took["ours"] / took["theirs"], -1.5, ms)
+    ]
+
+
+def memory(s: Scale) -> list[Row]:
+    """Row 8: bytes that a forward pass leaves for backward, and the time of recomputing."""
+    rows: list[Row] = []
+    took: dict[str, float] = {}
+    for what, share, recipe in (
+        ("0.5 skipped", 0.0, s.h),
+        ("every block recomputed", 1.0, s.h),
+    ):
+        task = engine(s, recipe, share).task
+        one = batch(s, task, s.batches[0])
+        backward(task, one)
+        if s.device.type == "cuda":
+            before = torch.cuda.memory_allocated()
+            losses = task(one)
+            kept = torch.cuda.memory_allocated() - before
+            del losses
+            model = recipe.model
+            tokens = s.batches[0] * ((s.image // model.patch_size) ** 2 + 1)
+            units = kept / (2 * model.embed_dim * tokens * model.depth)
+            goal = -10.0 if share == 0 else None
+            rows.append(_row(f"row 8: kept for backward, {what}, D (2 bytes)", units, goal))
+        took[what] = seconds(s, {"run": lambda task=task, one=one: backward(task, one)})["run"]
+    ratio = took["every block recomputed"] / took["0.5 skipped"]
+    return [*rows, _row("row 8: time of recomputing every block", ratio, -1.34)]
+
+
+def large(s: Scale) -> list[Row]:
+    """H-52: one update."""
+    ours = engine(s, s.h52)
+    one = batch(s, ours.task, s.batches[0])
+    took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
+    peak = torch.cuda.max_memory_allocated() / 1e9 if s.device.type == "cuda" else 0.0
+    return [Row("H-52: images/s, peak GB", f"{s.batches[0] / took:.0f}, {peak:.1f}")]
+
+
+def reads(s: Scale) -> list[Row]:
+    """Row 5: reads of the device by the host in an update that logs nothing, under ZeRO-1."""
+    try:
+        from bigvit.engines.build import build_engine, join_ranks
+    except ImportError:
+        return []
+    from datetime import timedelta
+
+    precision = "bf16" if s.device.type == "cuda" else "fp32"
+    count = s.batches[0]
+    recipe = replace(s.h, batch_size=count, precision=precision)
+    made: Engine = build_engine(
+        recipe, Run(), Layout(1, count, 1), join_ranks(Run(), timedelta(minutes=2))
+    )
+    one = batch(s, made.task, count)
+    made.update([one], 1e-3)
+    found: Counter[str] = Counter()
+    with counting(found):
+        made.update([one], 1e-3)
+    return [
+        Row("row 5: reads of the device, ours", str(found["ours"]), "", "0", found["ours"] == 0),
+        Row("row 5: reads of the device, DeepSpeed's", str(found["DeepSpeed"])),
+    ]
+
+
+def _row(what: str, value: float, goal: float | None, beside: str = "") -> Row:
+    """A ratio; a negative goal is an upper one."""
+    if goal is None:
+        return Row(what, f"{value:.2f}", beside)
+    ok = value <= -goal if goal < 0 else value >= goal
+    return Row(what, f"{value:.2f}", beside, f"{'<=' if goal < 0 else '>='} {abs(goal):g}", ok)
+
+
+def main() -> int:
+    options = arguments(__doc__ or "")
+    s = scale(options.small)
+    rows: list[Row] = []
+    parts: Sequence[Callable[[Scale], list[Row]]] = (use, steps, optimizers, memory, large, reads)
+    for part in parts:
+        if s.late:
+            print(f"no time left for {part.__name__}")
+            continue
+        rows += part(s)
+        if s.device.type == "cuda":
+            torch.cuda.empty_cache()
+    return report(f"One update on {s.device}", rows, options.check)
+
+
+if __name__ == "__main__":
+    torch.set_float32_matmul_precision("high")
+    sys.exit(main())

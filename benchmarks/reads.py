@@ -1,0 +1,38 @@
+"""Count how often the host waits to read a number from the device."""
+
+import traceback
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+READS = ("aten._local_scalar_dense.default", "aten.nonzero.default", "aten.is_nonzero.default")
+
+
+@contextmanager
+def counting(found: Counter[str]) -> Generator[None]:
+    """Count reads inside, as "ours" or "DeepSpeed" by whose code asked for them."""
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            tensor = args[0] if args else None
+            gpu = torch.cuda.is_available()
+            if str(func) in READS and isinstance(tensor, torch.Tensor) and tensor.is_cuda == gpu:
+                found[_who()] += 1
+            return func(*args, **(kwargs or {}))
+
+    with Counting():
+        yield
+
+
+def _who() -> str:
+    """The package, ours or DeepSpeed's, that is innermost on the stack."""
+    for frame in reversed(traceback.extract_stack()):
+        if "/deepspeed/" in frame.filename:
+            return "DeepSpeed"
+        if "/bigvit/" in frame.filename:
+            return "ours"
+    return "others"
