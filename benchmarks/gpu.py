@@ -191,7 +191,9 @@ def use(s: Scale) -> list[Row]:
     peak = next((value for card, value in PEAKS.items() if card in name), None)
     share = flops / peak if peak else 0.0
     what = f"row 3: model FLOPs use on {name}, {count / took:.0f} images/s"
-    return [Row(what, f"{share:.1%}" if peak else "", "", ">= 48%", share >= 0.48 if peak else None)]
+    return [
+        Row(what, f"{share:.1%}" if peak else "", "", ">= 48%", share >= 0.48 if peak else None)
+    ]
 
 
 def optimizers(s: Scale) -> list[Row]:

@@ -106,7 +106,11 @@ class DeepSpeedEngine:
 
     def _backward(self, batch: Batch) -> dict[str, Tensor]:
         losses = self.engine(batch.to(self.ranks.device))
-        self.engine.backward(self.inside.scaled(torch.stack(list(losses.values())).sum()))
+        loss = torch.stack(list(losses.values())).sum()
+        # a loss that is not finite makes its gradient so too, which the norm shows: nobody has to
+        # wait for the device to look at it
+        sound = torch.where(loss.detach().isfinite(), 1.0, torch.nan)
+        self.engine.backward(self.inside.scaled(loss * sound))
         return losses
 
     @torch.no_grad()

@@ -27,7 +27,7 @@ from bigvit.engines.engine import Norms, Slice
 from bigvit.engines.norms import Squares
 from bigvit.engines.ranks import Ranks
 from bigvit.optim import LAMB, Segment, Shard
-from bigvit.optim.state import kinds, set_steps, steps
+from bigvit.optim.state import fresh_state, kinds, set_steps, steps
 from bigvit.task import Task
 
 # what a rank holds of the master weights, by the class of DeepSpeed's wrapper
@@ -75,6 +75,8 @@ class Inside:
         buffers = [name for name, _ in task.named_buffers()]
         assert not buffers, f"{buffers} would not be saved"
         self._check()
+        for _, flat, _ in self._parts():
+            fresh_state(self.optimizer, flat)
         set_steps(self.optimizer, 0)  # bf16 at stage 0 took one on zero gradients
         if isinstance(self.optimizer, LAMB):
             self.optimizer.shards.update(self._shards())

@@ -24,7 +24,7 @@ from bigvit.engines.loss_scale import LossScale
 from bigvit.engines.norms import Squares
 from bigvit.engines.ranks import Ranks
 from bigvit.optim.groups import parameter_groups
-from bigvit.optim.state import kinds, set_steps, steps
+from bigvit.optim.state import fresh_state, kinds, set_steps, steps
 from bigvit.recipe import Recipe
 from bigvit.task import DTYPES, Batch
 
@@ -47,6 +47,8 @@ class SingleEngine:
         groups = parameter_groups(masters, self.trained, self.task, recipe)
         on_gpu = ranks.device.type == "cuda"
         self.optimizer = optim.build(recipe.optim, recipe.ema, groups, fused=on_gpu)
+        for name in self.trained:
+            fresh_state(self.optimizer, masters[name])
         self.clip_norm = recipe.clip_norm
         self.loss_scale = LossScale(recipe.precision == "fp16")
 

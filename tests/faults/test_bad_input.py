@@ -111,9 +111,19 @@ CASES: dict[str, tuple[Make, str]] = {
     ),
     "a sharding with another precision": (sharding({"bf16": {"enabled": True}}), "bf16 is"),
     "a sharding with an optimizer": (sharding({"optimizer": {"type": "Adam"}}), "optimizer is not"),
-    "LAMB at stage 1": (
-        lambda f: ["deit3_h14_in1k_126", "--data-root", str(f)],
-        "LAMB at ZeRO stage 1",
+    "a sharding that offloads to a disk": (
+        sharding({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}),
+        'offload_param.device is "nvme"; it must be "cpu" or "none"',
+    ),
+    "an average that is not kept": (
+        lambda f: fresh(f, "--evaluate-ema"),
+        "--evaluate-ema: the recipe keeps no average",
+    ),
+    "an average's decay": (lambda f: fresh(f, "--ema", 1), "ema: 1.0 is not allowed"),
+    "a jump of one": (lambda f: fresh(f, "--loss-jump", 1), "--loss-jump: 1.0 is not allowed"),
+    "more than every block": (
+        lambda f: fresh(f, "--checkpoint-activations", 2),
+        "--checkpoint-activations: 2.0",
     ),
     "resume from an empty folder": (empty, "neither a run folder nor a checkpoint"),
     "resume from a foreign folder": (
@@ -181,7 +191,7 @@ def test_in_process(what, folder, monkeypatch, capfd):
     args = make(folder)
     before = content(folder)
     # what is found after the ranks have met needs no launcher with the plain engine
-    plain = [] if "sharding" in what or "LAMB" in what else ["--engine", "single"]
+    plain = [] if "sharding" in what else ["--engine", "single"]
     with held(folder, what):
         assert main([*args, *plain] if args[0].startswith("digits_vit") else args) == 2
     said = " ".join(capfd.readouterr().err.replace("│", " ").split())
@@ -206,6 +216,15 @@ def test_through_the_launcher(what, folder, launch):
     assert said.count("error: ") + said.count("╭") == 1, done.output
     assert "Traceback" not in said
     assert without_notes(content(folder)) == without_notes(before)
+
+
+@pytest.mark.slow
+def test_fp16_on_a_cpu_is_refused_by_both_ranks(folder, launch):
+    options = fresh(folder, "--precision", "fp16")
+    done = launch(2, "scripts/train.py", *options, timeout=90)
+    assert done.code == 2, done.output
+    assert done.output.count("error: ") == 1
+    assert "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32" in done.output
 
 
 def test_another_rank_is_silent_and_waits_for_rank_0(monkeypatch, capfd):

@@ -1,5 +1,6 @@
 """An exported folder is a model that timm loads, with our logits."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,8 +19,10 @@ from bigvit.checkpoint.save import save
 from bigvit.cli import main
 from bigvit.data.loader import test_batches as all_test_images
 from bigvit.data.sources import open_source
+from bigvit.engines.ema import averaged
 from bigvit.engines.ranks import Ranks
 from bigvit.engines.single import SingleEngine
+from bigvit.evaluate import evaluate
 from bigvit.export import export, timm_config
 from bigvit.recipe import StochasticDepth, ViT
 from bigvit.recipe.find import find_recipe
@@ -83,6 +86,51 @@ def test_bf16_is_exported_from_its_float32_masters(tiny: Recipe, batches: Batche
         ours = exact.predict(batch)
     assert (ours - engine.predict(batch).float()).abs().max() > 1e-4
     torch.testing.assert_close(timm_logits(folder, batch.images), ours, rtol=0, atol=1e-6)
+
+
+def test_the_average_of_the_weights_is_exported_and_evaluated_by_choice(
+    tiny: Recipe, batches: Batches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    recipe = replace(tiny, ema=0.5)
+    engine, batch = trained(recipe, batches), digits()
+    checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(recipe), keep=1)
+    last = engine.predict(batch)
+    with averaged(engine):
+        mean = engine.predict(batch)
+    assert torch.equal(engine.predict(batch), last) and (mean - last).abs().max() > 0.01
+    for flags, wanted in (((), last), (("--ema",), mean)):
+        folder = tmp_path / "-".join(("export", *flags))
+        assert main(["export", str(checkpoint), "--out", str(folder), *flags]) == 0
+        logits = timm_logits(folder, batch.images)
+        torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-6)
+        capsys.readouterr()
+        assert main(["evaluate", str(checkpoint), "--workers", "0", *flags]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["weights"] == ("ema" if flags else "last") and found["images"] == 300
+        test_set = open_source(recipe.data, "test")
+
+        def predict(each: Batch, ema: bool = bool(flags)) -> Tensor:
+            with averaged(engine) if ema else contextlib.nullcontext():
+                return engine.predict(each)
+
+        counts = evaluate(predict, test_set, recipe.data, 64, engine.ranks, 0).as_json()
+        assert found["top1_correct"] == counts["top1_correct"]
+        assert found["test_loss"] == pytest.approx(counts["test_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("command", ["export", "evaluate"])
+def test_a_checkpoint_without_an_average_is_refused(
+    tiny: Recipe,
+    batches: Batches,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+):
+    engine = trained(tiny, batches)
+    checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(tiny), keep=1)
+    assert main([command, str(checkpoint), "--ema"]) == 2
+    said = capsys.readouterr().err
+    assert "holds no average of the weights" in said and "Traceback" not in said
 
 
 def test_a_second_export_replaces_the_first(tiny: Recipe, batches: Batches, tmp_path: Path):

@@ -9,7 +9,7 @@ import pytest
 
 from bigvit.recipe import Digits, Shift
 from bigvit.recipe.find import all_recipes
-from bigvit.recipe.store import differences, recipe_from_json, to_json
+from bigvit.recipe.store import differences, filled, recipe_from_json, to_json
 from bigvit.recipes.deit3 import deit3_h14_in1k_126
 from bigvit.recipes.digits import digits_vit
 
@@ -47,6 +47,18 @@ def test_a_whole_number_stands_for_a_float() -> None:
     recipe = recipe_from_json(value)
     assert (type(recipe.clip_norm), type(recipe.optim.lr)) == (float, float)
     assert recipe.optim.lr == 2.0
+
+
+def test_a_field_that_came_later_is_taken_as_older_files_meant_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    value = to_json(digits_vit)
+    del value["ema"]
+    assert recipe_from_json(value) == digits_vit and digits_vit.ema is None
+    assert caplog.messages == ["an older bigvit wrote this recipe; it meant: ema: (absent) -> None"]
+    assert list(differences(filled(value), to_json(digits_vit))) == []
+    assert recipe_from_json(to_json(digits_vit)) == digits_vit
+    assert len(caplog.messages) == 1
 
 
 def put(*path: Any) -> Callable[[Any], None]:
