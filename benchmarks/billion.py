@@ -85,7 +85,7 @@ def main() -> int:
                 break
         logged = folder / "run" / "metrics.jsonl"
         lines = logged.read_text().splitlines() if logged.exists() else []
-        losses = [json.loads(line)["loss"] for line in lines]
+        losses = [json.loads(line)["loss"] for line in lines if '"loss"' in line]
     finally:
         shutil.rmtree(folder)
     parameters = vit_h14_126.model.parameters(126)

@@ -65,8 +65,16 @@ class Task(nn.Module):
         """Compile each block; after `recompute`, which it must see. Names stay."""
         self.model.compile_blocks()
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The weighted losses of a training batch, float32 scalars by name."""
+    def forward(self, batch: Batch, predict: bool = False) -> dict[str, Tensor]:
+        """The weighted losses of a training batch, float32 scalars by name.
+
+        Args:
+            predict: nothing but "logits" (B, K), with nothing dropped or mixed. It has to come in
+                by this door: stage 3 starts anew at the outermost module's, and would otherwise
+                expect the weights of the last forward pass in the next.
+        """
+        if predict:
+            return {"logits": self.predict(batch)}
         images, targets = self.inputs(batch)
         output = self.model(self._to_model(images), batch.draws)
         return {
@@ -110,7 +118,8 @@ class Task(nn.Module):
 
     def _to_model(self, images: Tensor) -> Tensor:
         """Normalised images in the model's own precision."""
-        return images.to(self.model.head.weight.dtype)
+        # not head.weight: seen outside its module, stage 3 would take it for another module's too
+        return images.to(next(self.model.head.parameters()).dtype)
 
     def _normalise(self, images: Tensor) -> Tensor:
         """uint8 pixels (B, C, H, W) -> normalised, float32."""

@@ -116,7 +116,7 @@ class DeepSpeedEngine:
     @torch.no_grad()
     def predict(self, batch: Batch) -> Tensor:
         self.engine.eval()
-        logits = self.task.predict(batch.to(self.ranks.device))
+        logits = self.task(batch.to(self.ranks.device), predict=True)["logits"]
         self.engine.train()
         return logits
 
