@@ -1,8 +1,10 @@
 """Stop a run whose loss jumps, before the update that would spoil its weights."""
 
+import math
 from collections import deque
 
 MEMORY = 50  # losses that the mean is over
+LEAST = 10  # losses that it needs
 
 
 class LossJumped(Exception):
@@ -10,7 +12,7 @@ class LossJumped(Exception):
 
 
 class LossGuard:
-    """Compares each loss with the mean of those before it, from the tenth update on."""
+    """Compares each loss with the mean of those before it, once this process knows ten."""
 
     def __init__(self, jump: float) -> None:
         """Args: jump: the multiple of the mean at which to stop."""
@@ -18,13 +20,16 @@ class LossGuard:
         self.losses: deque[float] = deque(maxlen=MEMORY)
 
     def __call__(self, loss: float) -> None:
-        """Look at the loss of an update that is not applied yet.
+        """Look at the loss of an update that is not applied yet. One that is not finite is left to
+        the engine.
 
         Raises:
             LossJumped: it is too high.
         """
+        if not math.isfinite(loss):
+            return
         mean = sum(self.losses) / max(1, len(self.losses))
-        if len(self.losses) >= 10 and loss > self.jump * mean:
+        if len(self.losses) >= LEAST and loss > self.jump * mean:
             raise LossJumped(
                 f"the loss is {loss:.4g}, more than {self.jump:g} times the mean of the last "
                 f"{len(self.losses)}, {mean:.4g} (--loss-jump); the update was not applied"

@@ -44,7 +44,7 @@ def lamb_ranks(launch, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("lamb")
     more = ("lamb_halves", "lamb_half_precision", "lamb_secondary_shards")
     for world in (2, 3, 4):
-        names = ("lamb_updates", "lamb_runs", *(more if world == 2 else ()))
+        names = ("initial_weights", "lamb_updates", "lamb_runs", *(more if world == 2 else ()))
         done = launch(world, RANKS, folder, *names, timeout=600)
         assert done.code == 0, done.output
     return folder
@@ -56,3 +56,23 @@ def resumed(launch, two_ranks, three_ranks) -> Path:
     done = launch(2, RANKS, two_ranks, "second_half")
     assert done.code == 0, done.output
     return two_ranks
+
+
+@pytest.fixture(scope="session")
+def guard_ranks(launch, tmp_path_factory) -> Path:
+    """Folder of what two ranks show of weights and guards; their last run stops itself."""
+    folder = tmp_path_factory.mktemp("guards")
+    names = ("initial_weights", "given_weights", "held", "jumped", "norms", "averages")
+    done = launch(2, RANKS, folder, *names, "infinite_loss", "jump_and_end")
+    (folder / "output.txt").write_text(done.output)
+    assert done.code == 3, done.output
+    return folder
+
+
+@pytest.fixture(scope="session")
+def one_rank(launch, tmp_path_factory) -> Path:
+    """Folder of what one rank under DeepSpeed shows."""
+    folder = tmp_path_factory.mktemp("one")
+    done = launch(1, RANKS, folder, "initial_weights")
+    assert done.code == 0, done.output
+    return folder

@@ -11,7 +11,7 @@ from typing import Any
 import deepspeed.comm as ds_comm
 import tiny
 import torch
-from runs import train
+from runs import train, whole
 from timm.optim.lamb import Lamb as TimmLamb
 
 from bigvit import optim
@@ -127,7 +127,7 @@ def _updates(ranks: Ranks, path: str) -> dict[str, float]:
                 whole.view(-1)[part.start : part.stop] = piece
 
     inside.optimizer.register_step_pre_hook(keep)
-    weights = _whole(engine, ranks)
+    weights = whole(engine, ranks)
     twin = {name: torch.nn.Parameter(weight.clone()) for name, weight in weights.items()}
     groups = [
         {"params": [p for p in twin.values() if p.ndim >= 2], "weight_decay": 0.1},
@@ -149,20 +149,11 @@ def _updates(ranks: Ranks, path: str) -> dict[str, float]:
             for name, p in twin.items():
                 p.grad = ranks.sum(gradients.get(name, torch.zeros(p.shape)))
             reference.step()
-            for name, weight in _whole(engine, ranks).items():
+            for name, weight in whole(engine, ranks).items():
                 difference = (weight - twin[name]).double().norm() / twin[name].double().norm()
                 worst = max(worst, float(difference))
                 twin[name].data.copy_(weight)
     return {"difference": worst, **sent}
-
-
-def _whole(engine: Any, ranks: Ranks) -> dict[str, torch.Tensor]:
-    """Every weight, gathered from the slices."""
-    found = {name: torch.zeros(shape) for name, shape in engine.inside.shapes.items()}
-    for part in engine.slices():
-        if part.kind == "weight" and part.writer:
-            found[part.name].view(-1)[part.start : part.stop] = part.view
-    return {name: ranks.sum(weight) for name, weight in found.items()}
 
 
 @contextmanager

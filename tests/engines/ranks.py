@@ -16,6 +16,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import guards  # noqa: E402
 import lamb  # noqa: E402
 import precision  # noqa: E402
 import tiny  # noqa: E402
@@ -155,7 +156,7 @@ SCENARIOS = {
         counts,
         not_finite,
     )
-} | {f.__name__: f for f in (*lamb.SCENARIOS, *precision.SCENARIOS)}
+} | {f.__name__: f for f in (*guards.SCENARIOS, *lamb.SCENARIOS, *precision.SCENARIOS)}
 
 
 def main(args: Sequence[str]) -> None:

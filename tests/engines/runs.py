@@ -1,8 +1,10 @@
-"""One run of a recipe on ranks that joined already."""
+"""One run of a recipe on ranks that joined already, and the weights of an engine there."""
 
 from pathlib import Path
+from typing import Any
 
 import tiny
+import torch
 
 from bigvit.checkpoint.folder import RunFolder, plan_start
 from bigvit.engines.ranks import Ranks
@@ -23,3 +25,15 @@ def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:
         opened.say(outcome)
         opened.close()
     return outcome
+
+
+def whole(engine: Any, ranks: Ranks, kind: str = "weight") -> dict[str, torch.Tensor]:
+    """Every weight, or its average or a moment, gathered from the slices bit for bit."""
+    names = dict(engine.task.named_parameters())
+    shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in names.items()}
+    found = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    for part in engine.slices():
+        if part.kind == kind and part.writer:
+            found[part.name].view(-1)[part.start : part.stop] = part.view
+    bits = {name: ranks.sum(tensor.view(torch.int32)) for name, tensor in found.items()}
+    return {name: tensor.view(torch.float32) for name, tensor in bits.items()}

@@ -1,0 +1,273 @@
+"""What a rank does to show equal initial weights, what stops a run, and what is told of weights."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lamb
+import tiny
+import torch
+from runs import train, whole
+from torch import Tensor, nn
+
+from bigvit import train as entry
+from bigvit.checkpoint.save import save
+from bigvit.data.loader import train_batches
+from bigvit.data.sources import DigitsSource
+from bigvit.engines import build
+from bigvit.engines.build import build_engine
+from bigvit.engines.ema import averaged
+from bigvit.engines.engine import NotFinite
+from bigvit.engines.ranks import Ranks
+from bigvit.loop import _given
+from bigvit.loss_guard import LossGuard, LossJumped
+from bigvit.recipe import Command, Recipe, Run
+from bigvit.recipe.store import to_json
+from bigvit.task import Batch, Task
+
+STAGES = (0, 1, 2, 3)
+PRECISIONS = ("fp32", "bf16")
+NORMED = ("stage 0", "stage 1", "stage 2", "stage 3", "stage 2, offloaded", "stage 3, offloaded")
+NORMED_UPDATES = 3
+BAD = 11  # number of the global batch that stops a run: ten losses are known before it
+# wide enough that one layer is a small part of it
+wide = replace(tiny.adamw, model=replace(tiny.adamw.model, embed_dim=192, depth=4))
+# with frozen weights, which have no average
+average = replace(tiny.attention, precision="bf16", ema=0.5, batch_size=48)
+ARGS = ("digits_vit", "--model.embed-dim", "16", "--model.depth", "1", "--model.num-heads", "2")
+OPTIONS = ("--workers", "0", "--log-every", "1", "--checkpoint-every", "1", "--micro-batch", "16")
+
+
+def digests(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """sha256 of every weight's float32 bytes."""
+    assert all(weight.dtype == torch.float32 for weight in weights.values())
+    return {
+        name: hashlib.sha256(weight.detach().contiguous().numpy().tobytes()).hexdigest()
+        for name, weight in weights.items()
+    }
+
+
+def initial_weights(ranks: Ranks, folder: Path) -> None:
+    """Digests of the initial weights at every stage, in float32 and bf16; and what is computed
+    with at first, which in bf16 is those rounded."""
+    found: dict[str, Any] = {}
+    for precision in PRECISIONS:
+        recipe = replace(tiny.lamb, precision=precision)
+        for stage in STAGES:
+            cut = tiny.cut(recipe, ranks.world)
+            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
+            found[f"{precision} {stage}"] = digests(whole(engine, ranks))
+            found[f"working {precision} {stage}"] = _working(engine.task)
+    _write(ranks, folder / f"initial_weights_{ranks.world}.json", found)
+
+
+def _working(task: Task) -> dict[str, str]:
+    """Digests of the weights that are computed with, gathered where they lie in pieces."""
+    import deepspeed
+
+    parameters = list(task.parameters())
+    with deepspeed.zero.GatheredParameters(parameters, enabled=hasattr(parameters[0], "ds_id")):
+        return digests({name: p.detach().float() for name, p in task.named_parameters()})
+
+
+def given_weights(ranks: Ranks, folder: Path) -> None:
+    """Weights given by --init, at every stage in bf16: they are not multiples of its steps."""
+    source = build_engine(
+        replace(tiny.lamb, seed=7), Run(sharding="zero1"), tiny.cut(tiny.lamb, ranks.world), ranks
+    )
+    checkpoint = save(source, folder / "given" / "checkpoints", 1, to_json(tiny.lamb), keep=1)
+    found: dict[str, Any] = {"given": digests(whole(source, ranks))}
+    recipe = replace(tiny.lamb, precision="bf16", starts_from="another")
+    for stage in STAGES:
+        command = Command("given", recipe, Run(init=str(checkpoint), sharding=f"zero{stage}"), ())
+        cut = tiny.cut(recipe, ranks.world)
+        engine = build_engine(recipe, command.run, cut, ranks, _given(command, None))
+        found[str(stage)] = digests(whole(engine, ranks))
+    _write(ranks, folder / "given_weights.json", found)
+
+
+def held(ranks: Ranks, folder: Path) -> None:
+    """Elements of whole parameters that a rank holds while the model is built: the most at any
+    time, and those at the end. Stage 2 shows that they are counted."""
+    found: dict[str, Any] = {}
+    for stage in (2, 3):
+        parameters: list[nn.Parameter] = []
+        seen = {"most": 0, "end": 0, "pieces": 0, "all": 0}
+
+        def alive(parameters: list[nn.Parameter] = parameters) -> int:
+            distinct = {id(p): p for p in parameters}
+            return sum(p.data.numel() for p in distinct.values())
+
+        def registered(_module: object, _name: str, p: nn.Parameter) -> None:
+            parameters.append(p)  # noqa: B023
+            seen["most"] = max(seen["most"], alive())  # noqa: B023
+
+        def built(recipe: Recipe) -> Task:
+            if torch.get_default_device().type == "meta":
+                return Task(recipe)
+            hook = nn.modules.module.register_module_parameter_registration_hook(registered)  # noqa: B023
+            task = Task(recipe)
+            hook.remove()
+            seen["end"] = alive()  # noqa: B023
+            for p in task.parameters():
+                seen["pieces"] += getattr(p, "ds_tensor", p).numel()  # noqa: B023
+                seen["all"] += getattr(p, "ds_numel", p.numel())  # noqa: B023
+            return task
+
+        build.Task = built
+        try:
+            cut = tiny.cut(wide, ranks.world)
+            build_engine(wide, Run(sharding=f"zero{stage}"), cut, ranks)
+        finally:
+            build.Task = Task
+        each = torch.zeros(ranks.world, len(seen), dtype=torch.int64)
+        each[ranks.rank] = torch.tensor(list(seen.values()))
+        found[str(stage)] = [dict(zip(seen, row, strict=True)) for row in ranks.sum(each).tolist()]
+    _write(ranks, folder / "held.json", found)
+
+
+def jumped(ranks: Ranks, folder: Path) -> None:
+    """A loss that jumps on the last rank alone, and one that is infinite there while its gradient
+    is not: every rank stops, and no weight, moment or average has changed."""
+    found: dict[str, Any] = {}
+    for precision in PRECISIONS:
+        recipe = replace(tiny.lamb, precision=precision)
+        recipe = replace(recipe, model=replace(recipe.model, depth=1))
+        for stage in STAGES:
+            for what, change in (("jump", _twenty_times), ("infinite", _infinite)):
+                cut = tiny.cut(recipe, ranks.world)
+                engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
+                draws = engine.task.draws
+                source = DigitsSource("train")
+                batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, draws)
+                guard = LossGuard(3.0)
+                info = engine.update(next(batches), 1e-3, guard)
+                for _ in range(9):
+                    guard(info.loss)
+                before = [part.view.clone() for part in engine.slices()]
+                working = _working(engine.task)
+                outcome = "went on"
+                with _changed({1}, ranks, change):
+                    try:
+                        engine.update(next(batches), 1e-3, guard if what == "jump" else None)
+                    except (NotFinite, LossJumped) as error:
+                        outcome = f"{type(error).__name__}: {error}"
+                after = [part.view for part in engine.slices()]
+                same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+                same = same and working == _working(engine.task)
+                said = ranks.sum(torch.tensor(int(outcome != "went on"))).item()
+                unchanged = not ranks.agree(not same)
+                found[f"{what} {precision} {stage}"] = [outcome, said == ranks.world, unchanged]
+    _write(ranks, folder / "jumped.json", found)
+
+
+def norms(ranks: Ranks, folder: Path) -> None:
+    """Short runs whose norms by block are logged."""
+    for name in NORMED:
+        cut = tiny.cut(tiny.lamb, ranks.world)
+        options = {"sharding": lamb.sharding(ranks, folder, name), "micro_batch": cut.micro_batch}
+        path = folder / f"norms {name}"
+        train(ranks, path, tiny.lamb, log_norms=True, stop_after=NORMED_UPDATES, **options)
+
+
+def averages(ranks: Ranks, folder: Path) -> None:
+    """The average in the place of the weights, and the weights after it."""
+    found: dict[str, Any] = {}
+    for stage in STAGES:
+        cut = tiny.cut(average, ranks.world)
+        engine = build_engine(average, Run(sharding=f"zero{stage}"), cut, ranks)
+        draws = engine.task.draws
+        batches = train_batches(DigitsSource("train"), average, cut, ranks.rank, 0, 0, draws)
+        for _ in range(2):
+            engine.update(next(batches), 1e-2)
+        before = [part.view.clone() for part in engine.slices()]
+        last, scalars, (batch, *_) = _working(engine.task), engine.scalars(), next(batches)
+        logits = engine.predict(batch)
+        frozen = {name for name, p in engine.task.named_parameters() if not p.requires_grad}
+        mean = whole(engine, ranks, "ema")
+        weights = whole(engine, ranks)
+        mean = {name: weights[name] if name in frozen else mean[name] for name in weights}
+        with averaged(engine):
+            inside = _working(engine.task)
+            other = engine.predict(batch)
+        after = [part.view for part in engine.slices()]
+        checks = {
+            "inside it is the average": inside
+            == digests({name: w.bfloat16().float() for name, w in mean.items()}),
+            "which is another one": inside != last and not torch.equal(logits, other),
+            "masters and moments are back": all(map(torch.equal, before, after)),
+            "working weights are back": last == _working(engine.task),
+            "so are logits": torch.equal(logits, engine.predict(batch)),
+            "so are scalars": scalars == engine.scalars(),
+        }
+        wrong = ranks.sum(torch.tensor([not right for right in checks.values()]).int())
+        found[str(stage)] = dict(zip(checks, wrong.tolist(), strict=True))
+    _write(ranks, folder / "averages.json", found)
+
+
+def infinite_loss(ranks: Ranks, folder: Path) -> None:
+    """The whole command, with a loss that is infinite on one rank while the guard watches."""
+    args = (*ARGS, *OPTIONS, "--run-dir", str(folder / "infinite"), "--sharding", "zero3")
+    with _changed({BAD}, ranks, _infinite):
+        code = entry.main((*args, "--loss-jump", "3"))
+    codes = torch.zeros(ranks.world, dtype=torch.int64)
+    codes[ranks.rank] = code
+    _write(ranks, folder / "infinite.json", ranks.sum(codes).tolist())
+
+
+def jump_and_end(ranks: Ranks, folder: Path) -> None:
+    """The whole command, with a loss that jumps on one rank, and the end of this process."""
+    args = (*ARGS, *OPTIONS, "--run-dir", str(folder / "jump"), "--sharding", "zero2")
+    sys.argv = ["train.py", *args, "--loss-jump", "3"]
+    with _changed({BAD}, ranks, _twenty_times):
+        entry.run_and_end()
+
+
+def _twenty_times(loss: Tensor) -> Tensor:
+    return loss * 20
+
+
+def _infinite(loss: Tensor) -> Tensor:
+    return loss + float("inf")  # its gradient stays what it was
+
+
+@contextmanager
+def _changed(
+    numbers: set[int], ranks: Ranks, change: Callable[[Tensor], Tensor]
+) -> Generator[None]:
+    """The last rank's losses of these global batches are changed."""
+    forward = Task.forward
+
+    def changed(self: Task, batch: Batch) -> dict[str, Tensor]:
+        losses = forward(self, batch)
+        if batch.number in numbers and ranks.rank == ranks.world - 1:
+            losses = {name: change(loss) for name, loss in losses.items()}
+        return losses
+
+    Task.forward = changed
+    try:
+        yield
+    finally:
+        Task.forward = forward
+
+
+def _write(ranks: Ranks, path: Path, found: object) -> None:
+    if ranks.rank == 0:
+        path.write_text(json.dumps(found))
+
+
+SCENARIOS = (
+    initial_weights,
+    given_weights,
+    held,
+    jumped,
+    norms,
+    averages,
+    infinite_loss,
+    jump_and_end,
+)
