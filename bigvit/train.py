@@ -53,7 +53,10 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
             f"--engine single is one process, not {world}; leave it out, or use one rank"
         )
     if run.evaluate_ema and recipe.ema is None:
-        raise ValueError("--evaluate-ema: the recipe keeps no average; give one by --ema 0.9999")
+        raise ValueError(
+            "--evaluate-ema: this recipe keeps no average of the weights (ema is None); leave it "
+            "out, or let a new run keep one by --ema 0.9999"
+        )
     cut = layout(recipe, world, run.micro_batch)
     if run.engine == "deepspeed":
         deepspeed_config(recipe, cut, run)

@@ -46,13 +46,17 @@ def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str
 
     Raises:
         Damaged: a file is not what was written; the message names it.
+        ValueError: it holds no average.
     """
     manifest = read_manifest(folder)
-    for file in manifest.files:
-        verify_file(folder, file)
     by_key = _by_key(manifest)
     if kind == "ema" and not any(key.startswith("ema/") for key in by_key):
-        raise ValueError(f"{folder} holds no average of the weights: its recipe's ema is None")
+        raise ValueError(
+            f"--ema: {folder} holds no average of the weights, as its recipe's ema is None; leave "
+            "--ema out"
+        )
+    for file in manifest.files:
+        verify_file(folder, file)
     weights: dict[str, Tensor] = {}
     for pieces in by_key.values():
         first = pieces[0]
@@ -72,6 +76,7 @@ def read_model(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str, 
 
     Raises:
         Damaged: a file is not what was written; the message names it.
+        ValueError: it holds no average.
     """
     manifest, weights = read_weights(folder, kind)
     prefix = "model."
