@@ -22,7 +22,7 @@ from bigvit.evaluate import evaluate
 from bigvit.loss_guard import LossGuard, LossJumped
 from bigvit.progress import Place, Progress
 from bigvit.recipe import Command, Layout
-from bigvit.recipe.store import to_json
+from bigvit.recipe.store import left_out, to_json
 from bigvit.task import Batch
 
 Outcome = Literal["done", "requeue"]
@@ -56,6 +56,8 @@ def run(
     first = Place(0, 0)
     if start.checkpoint is not None:
         manifest = load(engine, start.checkpoint)
+        if folder is not None and (older := left_out(manifest.recipe)):
+            print(f"{start.checkpoint}: {older}", flush=True)
         first = Place(manifest.batch, manifest.update)
     progress = Progress(command.recipe, first, folder)
     try:

@@ -34,10 +34,15 @@ def recipe_from_json(value: Any) -> Recipe:
     Raises:
         ValueError: a field is missing, unknown or of another type; the message names it.
     """
-    if (whole := filled(value)) != value:
-        filled_in = ", ".join(differences(value, whole))
-        log.warning("an older bigvit wrote this recipe; it meant: %s", filled_in)
-    return _build(Recipe, whole, "recipe")
+    if older := left_out(value):
+        log.warning("%s", older)
+    return _build(Recipe, filled(value), "recipe")
+
+
+def left_out(value: Any) -> str:
+    """What to say of a recipe that an older bigvit wrote; nothing of one that is whole."""
+    meant = ", ".join(differences(value, filled(value)))
+    return meant and f"an older bigvit wrote this recipe; it meant: {meant}"
 
 
 def filled(value: Any) -> Any:
