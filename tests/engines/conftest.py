@@ -63,7 +63,7 @@ def guard_ranks(launch, tmp_path_factory) -> Path:
     """Folder of what two ranks show of weights and guards; their last run stops itself."""
     folder = tmp_path_factory.mktemp("guards")
     names = ("initial_weights", "given_weights", "held", "jumped", "norms", "averages")
-    done = launch(2, RANKS, folder, *names, "infinite_loss", "jump_and_end")
+    done = launch(2, RANKS, folder, *names, "infinite_loss", "fp16_refused", "jump_and_end")
     (folder / "output.txt").write_text(done.output)
     assert done.code == 3, done.output
     return folder
