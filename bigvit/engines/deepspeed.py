@@ -90,8 +90,6 @@ class DeepSpeedEngine:
         return StepInfo(self.losses, norm, applied, scale, found)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        # the device was waited for already, for the norm; a loss may be infinite by itself
-        self._refuse_losses()
         # stage 0 in float32 is the one that DeepSpeed lets through with a gradient not finite
         if self.inside.plain and not math.isfinite(self.inside.grad_norm()):
             self._refuse()
@@ -100,14 +98,11 @@ class DeepSpeedEngine:
 
     def _refuse(self) -> None:
         """Say what was not finite; or that an fp16 gradient was, which is skipped."""
-        self._refuse_losses()
+        if error := not_finite({name: float(loss) for name, loss in self.losses.items()}):
+            raise error
         if not self.loss_scale.enabled:
             raise NotFinite(GRADIENT)
         self.loss_scale.overflowed()
-
-    def _refuse_losses(self) -> None:
-        if error := not_finite({name: float(loss) for name, loss in self.losses.items()}):
-            raise error
 
     def _backward(self, batch: Batch) -> dict[str, Tensor]:
         losses = self.engine(batch.to(self.ranks.device))

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import lamb
 import tiny
 import torch
-from runs import train, whole
+from runs import changed_losses, train, whole
 from torch import Tensor, nn
 
 from bigvit import train as entry
@@ -28,7 +27,7 @@ from bigvit.loop import _given
 from bigvit.loss_guard import LossGuard, LossJumped
 from bigvit.recipe import Command, Recipe, Run
 from bigvit.recipe.store import to_json
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 STAGES = (0, 1, 2, 3)
 PRECISIONS = ("fp32", "bf16")
@@ -152,7 +151,7 @@ def jumped(ranks: Ranks, folder: Path) -> None:
                 before = [part.view.clone() for part in engine.slices()]
                 working = _working(engine.task)
                 outcome = "went on"
-                with _changed({1}, ranks, change):
+                with changed_losses({1}, ranks, change):
                     try:
                         engine.update(next(batches), 1e-3, guard if what == "jump" else None)
                     except (NotFinite, LossJumped) as error:
@@ -213,7 +212,7 @@ def averages(ranks: Ranks, folder: Path) -> None:
 def infinite_loss(ranks: Ranks, folder: Path) -> None:
     """The whole command, with a loss that is infinite on one rank while the guard watches."""
     args = (*ARGS, *OPTIONS, "--run-dir", str(folder / "infinite"), "--sharding", "zero3")
-    with _changed({BAD}, ranks, _infinite):
+    with changed_losses({BAD}, ranks, _infinite):
         code = entry.main((*args, "--loss-jump", "3"))
     codes = torch.zeros(ranks.world, dtype=torch.int64)
     codes[ranks.rank] = code
@@ -232,7 +231,7 @@ def jump_and_end(ranks: Ranks, folder: Path) -> None:
     """The whole command, with a loss that jumps on one rank, and the end of this process."""
     args = (*ARGS, *OPTIONS, "--run-dir", str(folder / "jump"), "--sharding", "zero2")
     sys.argv = ["train.py", *args, "--loss-jump", "3"]
-    with _changed({BAD}, ranks, _twenty_times):
+    with changed_losses({BAD}, ranks, _twenty_times):
         entry.run_and_end()
 
 
@@ -242,26 +241,6 @@ def _twenty_times(loss: Tensor) -> Tensor:
 
 def _infinite(loss: Tensor) -> Tensor:
     return loss + float("inf")  # its gradient stays what it was
-
-
-@contextmanager
-def _changed(
-    numbers: set[int], ranks: Ranks, change: Callable[[Tensor], Tensor]
-) -> Generator[None]:
-    """The last rank's losses of these global batches are changed."""
-    forward = Task.forward
-
-    def changed(self: Task, batch: Batch) -> dict[str, Tensor]:
-        losses = forward(self, batch)
-        if batch.number in numbers and ranks.rank == ranks.world - 1:
-            losses = {name: change(loss) for name, loss in losses.items()}
-        return losses
-
-    Task.forward = changed
-    try:
-        yield
-    finally:
-        Task.forward = forward
 
 
 def _write(ranks: Ranks, path: Path, found: object) -> None:

@@ -3,7 +3,7 @@ refusal is lifted here, and only here."""
 
 import json
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import tiny
 import torch
 from deepspeed.accelerator import get_accelerator
-from runs import train
+from runs import changed_losses, train
 
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
@@ -19,7 +19,6 @@ from bigvit.engines.build import build_engine
 from bigvit.engines.engine import NotFinite
 from bigvit.engines.ranks import Ranks
 from bigvit.recipe import CrossEntropy, Run
-from bigvit.task import Batch, Task
 
 STAGES = (0, 1, 2, 3)
 RESUMED = (0, 3)
@@ -83,22 +82,9 @@ def _allowed() -> Generator[None]:
         accelerator.is_fp16_supported = refusing
 
 
-@contextmanager
-def _overflowing(numbers: set[int], ranks: Ranks) -> Generator[None]:
+def _overflowing(numbers: set[int], ranks: Ranks) -> AbstractContextManager[None]:
     """The last rank's gradient of these global batches is infinite; its loss is not."""
-    forward = Task.forward
-
-    def overflowing(self: Task, batch: Batch) -> dict[str, torch.Tensor]:
-        losses = forward(self, batch)
-        if batch.number in numbers and ranks.rank == ranks.world - 1:
-            losses = {name: _Infinite.apply(loss) for name, loss in losses.items()}  # pyright: ignore
-        return losses
-
-    Task.forward = overflowing
-    try:
-        yield
-    finally:
-        Task.forward = forward
+    return changed_losses(numbers, ranks, lambda loss: _Infinite.apply(loss))  # pyright: ignore
 
 
 class _Infinite(torch.autograd.Function):

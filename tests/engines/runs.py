@@ -1,15 +1,19 @@
 """One run of a recipe on ranks that joined already, and the weights of an engine there."""
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tiny
 import torch
+from torch import Tensor
 
 from bigvit.checkpoint.folder import RunFolder, plan_start
 from bigvit.engines.ranks import Ranks
 from bigvit.loop import run
 from bigvit.recipe import Command, Recipe, Run, layout
+from bigvit.task import Batch, Task
 
 
 def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:
@@ -37,3 +41,23 @@ def whole(engine: Any, ranks: Ranks, kind: str = "weight") -> dict[str, torch.Te
             found[part.name].view(-1)[part.start : part.stop] = part.view
     bits = {name: ranks.sum(tensor.view(torch.int32)) for name, tensor in found.items()}
     return {name: tensor.view(torch.float32) for name, tensor in bits.items()}
+
+
+@contextmanager
+def changed_losses(
+    numbers: set[int], ranks: Ranks, change: Callable[[Tensor], Tensor]
+) -> Generator[None]:
+    """The last rank's losses of these global batches are changed."""
+    forward = Task.forward
+
+    def changed(self: Task, batch: Batch, predict: bool = False) -> dict[str, Tensor]:
+        losses = forward(self, batch, predict)
+        if not predict and batch.number in numbers and ranks.rank == ranks.world - 1:
+            losses = {name: change(loss) for name, loss in losses.items()}
+        return losses
+
+    Task.forward = changed
+    try:
+        yield
+    finally:
+        Task.forward = forward

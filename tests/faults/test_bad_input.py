@@ -119,10 +119,6 @@ CASES: dict[str, tuple[Make, str]] = {
         sharding({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}),
         'offload_param.device is "nvme"; it must be "cpu" or "none"',
     ),
-    "an average that is not kept": (
-        lambda f: fresh(f, "--evaluate-ema"),
-        "--evaluate-ema: the recipe keeps no average",
-    ),
     "an average's decay": (lambda f: fresh(f, "--ema", 1), "ema: 1.0 is not allowed"),
     "a jump of one": (lambda f: fresh(f, "--loss-jump", 1), "--loss-jump: 1.0 is not allowed"),
     "more than every block": (
