@@ -12,7 +12,8 @@ def dense(targets: Tensor, classes: int) -> Tensor:
     """Targets as distributions: (B,) class numbers or (B, K) probabilities -> (B, K) float32."""
     if targets.ndim == 2:
         return targets.float()
-    return F.one_hot(targets, classes).float()
+    # not one_hot, which has the host look at the targets
+    return (targets[:, None] == torch.arange(classes, device=targets.device)).float()
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor, threshold: float) -> Tensor:

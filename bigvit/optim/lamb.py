@@ -72,20 +72,25 @@ class LAMB(torch.optim.Optimizer):
         """Update every parameter that has a gradient."""
         assert closure is None, "a closure would run the model again"
         for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._step(p, group)
+            corrections: list[Tensor] = []
+            stepped = [p for p in group["params"] if p.grad is not None]
+            for p in stepped:
+                state = self.state[p]
+                if not state:
+                    state["step"] = torch.zeros((), dtype=torch.float32)
+                    state["exp_avg"] = torch.zeros_like(p)
+                    state["exp_avg_sq"] = torch.zeros_like(p)
+                state["step"] += 1
+            if stepped:
+                # a read of the host's memory: a step counter never lies on a device
+                step = float(self.state[stepped[0]]["step"])
+                corrections = [torch.tensor(1 - beta**step) for beta in group["betas"]]
+            for p in stepped:
+                self._step(p, group, corrections)
 
-    def _step(self, p: Tensor, group: dict[str, Any]) -> None:
-        state, gradient = self.state[p], p.grad
+    def _step(self, p: Tensor, group: dict[str, Any], corrections: Sequence[Tensor]) -> None:
+        state, gradient, decay = self.state[p], p.grad, group["weight_decay"]
         assert gradient is not None
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg"] = torch.zeros_like(p)
-            state["exp_avg_sq"] = torch.zeros_like(p)
-        state["step"] += 1
-        step, decay = state["step"].double().cpu(), group["weight_decay"]
-        corrections = [1 - beta**step for beta in group["betas"]]
         moments = state["exp_avg"], state["exp_avg_sq"]
         self._direction(p, gradient, *moments, group["betas"], *corrections, group["eps"], decay)
         shard, lr = self.shards.get(p), torch.as_tensor(group["lr"], dtype=p.dtype)
