@@ -86,6 +86,27 @@ def test_lamb_equals_timms(task: Task, gradients: Iterator[list[Tensor]], eps: f
     assert (flat(task) - flat(other)).norm() <= 1e-6 * flat(other).norm()
 
 
+@pytest.mark.slow  # half a minute of compiling
+def test_lamb_compiled_equals_eager(task: Task, gradients: Iterator[list[Tensor]]):
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    start, other = flat(task), copy.deepcopy(task)
+    eager = LAMB(groups_of(task), lr=0.0, betas=BETAS, eps=EPS)
+    compiled = LAMB(groups_of(other), lr=0.0, betas=BETAS, eps=EPS, compiled=True)
+    for i in range(5):
+        gradient = next(gradients)
+        for optimizer, trained in ((eager, task), (compiled, other)):
+            step(optimizer, trained, gradient, lr=4e-3 * (i + 1) / 5)
+        for p, q in zip(task.parameters(), other.parameters(), strict=True):
+            for one, two in ((p, q), *((eager.state[p][m], compiled.state[q][m]) for m in MOMENTS)):
+                assert (one - two).double().norm() <= 1e-6 * one.double().norm()
+    assert (flat(task) - start).norm() > 0.005 * start.norm()
+    # one for each number of dimensions, with decay and without; none given up
+    graphs = torch._dynamo.utils.counters
+    assert 2 <= graphs["stats"]["unique_graphs"] <= 8
+    assert not graphs["graph_break"] and not graphs["unimplemented"]
+
+
 def literal_lamb(w: Tensor, gradients: list[Tensor], lr: float, decay: float) -> Tensor:
     """arXiv:1904.00962, algorithm 2, with phi the identity, in the precision of `w`. As in apex,
     a parameter without decay, or of norm 0, has a ratio of 1."""
