@@ -1,0 +1,52 @@
+"""Benchmarks run, as small ones, and their table and exit code say what they measured."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import Row, interleaved, ratio, report
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", ["stochastic_depth", "activations"])
+def test_a_small_run_prints_its_table(name: str):
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    header, *rows = [line.split(" | ") for line in done.stdout.splitlines() if " | " in line]
+    assert [cell.strip() for cell in header] == ["what", "measured", "95 % interval", "goal", "ok"]
+    assert len(rows) >= 6 and all(len(row) == 5 for row in rows)
+    assert all(math.isfinite(float(row[1].split()[0])) for row in rows)
+    if name == "activations":  # counts do not depend on the machine, and hardly on the size
+        kept = {row[0].strip(): float(row[1].split()[0]) for row in rows}
+        assert kept["kept: nothing dropped"] == pytest.approx(18, abs=0.1)
+        assert kept["kept: 0.5 skipped"] == pytest.approx(9, abs=0.1)
+        assert kept["kept: 0.5 skipped, every block recomputed"] == pytest.approx(1, abs=0.05)
+
+
+def test_a_missed_goal_is_exit_code_1_where_it_is_checked(capsys):
+    fine, missed = Row("a", "1", goal="<= 2", ok=True), Row("b", "3", goal="<= 2", ok=False)
+    assert report("t", [fine, Row("c", "5")], check=True) == 0
+    assert report("t", [fine, missed], check=True) == 1
+    assert report("t", [fine, missed], check=False) == 0
+    assert "NO" in capsys.readouterr().out
+
+
+def test_a_ratio_of_medians_and_its_interval():
+    found = ratio([2.0, 2.2, 2.1, 2.0, 50.0], [1.0, 1.1, 1.0, 1.0, 1.0])
+    assert found.value == 2.1 and 1.9 < found.low <= found.value <= found.high
+    same = ratio([1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
+    assert same == (1, 1, 1)
+
+
+def test_runs_take_turns():
+    seen: list[str] = []
+    seconds = interleaved({name: lambda name=name: seen.append(name) for name in "ab"}, rounds=2)
+    assert "".join(seen) == "baabba" and {name: len(s) for name, s in seconds.items()} == {
+        "a": 2,
+        "b": 2,
+    }
