@@ -18,7 +18,7 @@ from typing import NoReturn
 from bigvit.checkpoint.folder import RunFolder, Start, plan_start, way_out
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.data.check import check_data
-from bigvit.engines.sharding import deepspeed_config
+from bigvit.engines.sharding import deepspeed_config, stage_of
 from bigvit.recipe import Command, Layout, layout
 from bigvit.recipe.parse import parse
 
@@ -59,7 +59,13 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
         )
     cut = layout(recipe, world, run.micro_batch)
     if run.engine == "deepspeed":
-        deepspeed_config(recipe, cut, run)
+        config = deepspeed_config(recipe, cut, run)
+        if run.compile and stage_of(config) == 3:
+            raise ValueError(
+                f"--compile with --sharding {run.sharding}: DeepSpeed's hooks gather weights "
+                "between the layers at stage 3, and every update would compile them again; use "
+                "stage 2 or lower, or leave --compile out"
+            )
     check_data(recipe.data, run)
     start = plan_start(command)
     if start.checkpoint is None:

@@ -18,7 +18,7 @@ class Run:
     sharding: str = "zero1"  # name in ds_configs/, or the path of a DeepSpeed JSON
     micro_batch: int | None = None  # images a rank computes at once; None: the batch over the ranks
     checkpoint_activations: float = 0.0  # share of the blocks recomputed in backward; 1 for all
-    compile: bool = False  # compile each block with torch.compile
+    compile: bool = False  # compile each block with torch.compile; ZeRO stages 0 to 2
     workers: int | None = None  # data processes a rank; None: what the cores allow, 12 at most
     log_every: int = 10  # updates between log lines
     log_norms: bool = False  # also log norms of gradients, weights and LayerScales, by block

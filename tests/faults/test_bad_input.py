@@ -125,6 +125,10 @@ CASES: dict[str, tuple[Make, str]] = {
         lambda f: fresh(f, "--checkpoint-activations", 2),
         "--checkpoint-activations: 2.0",
     ),
+    "a sharding at stage 3, compiled": (
+        lambda f: fresh(f, "--sharding", "zero3", "--compile"),
+        "--compile with --sharding zero3",
+    ),
     "resume from an empty folder": (empty, "neither a run folder nor a checkpoint"),
     "resume from a foreign folder": (
         lambda f: fresh(f, "--resume", Path(__file__).parent),

@@ -73,6 +73,8 @@ def test_a_recipe_override_changes_its_field_and_no_other(
         ("--engine single", {"engine": "single"}),
         ("--sharding zero3", {"sharding": "zero3"}),
         ("--micro-batch 4", {"micro_batch": 4}),
+        ("--checkpoint-activations 0.5", {"checkpoint_activations": 0.5}),
+        ("--compile", {"compile": True}),
         ("--workers 0", {"workers": 0}),
         ("--log-every 2", {"log_every": 2}),
         ("--evaluate-every 3", {"evaluate_every": 3}),
