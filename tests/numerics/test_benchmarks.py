@@ -12,7 +12,10 @@ from benchmarks.measure import Row, interleaved, ratio, report
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["stochastic_depth", "activations"])
+@pytest.mark.parametrize(
+    "name",
+    ["stochastic_depth", "activations", pytest.param("optimizer", marks=pytest.mark.slow)],
+)
 def test_a_small_run_prints_its_table(name: str):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -26,6 +29,21 @@ def test_a_small_run_prints_its_table(name: str):
         assert kept["kept: nothing dropped"] == pytest.approx(18, abs=0.1)
         assert kept["kept: 0.5 skipped"] == pytest.approx(9, abs=0.1)
         assert kept["kept: 0.5 skipped, every block recomputed"] == pytest.approx(1, abs=0.05)
+
+
+def test_what_needs_a_gpu_runs_small_on_a_cpu_and_reads_nothing():
+    command = [sys.executable, "-m", "benchmarks.gpu", "--small"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rows = {cells[0].strip(): cells for cells in map(_cells, done.stdout.splitlines()) if cells}
+    for row in (1, 3, 4, 5, 6, 8):
+        assert any(what.startswith(f"row {row}: ") for what in rows), done.stdout
+    assert any(what.startswith("H-52") for what in rows)
+    assert rows["row 5: reads of the device, ours"][1].strip() == "0"
+
+
+def _cells(line: str) -> list[str]:
+    return line.split(" | ") if " | " in line else []
 
 
 def test_a_missed_goal_is_exit_code_1_where_it_is_checked(capsys):
