@@ -8,11 +8,11 @@ Row 6 of docs/performance.md: a copy of the weights reads 4 bytes a parameter an
 import sys
 
 import torch
-from benchmarks.measure import Row, arguments, interleaved, ratio, report
 from timm.optim.lamb import Lamb as TimmLamb
 from timm.utils.model_ema import ModelEmaV3
 from torch import nn
 
+from benchmarks.measure import Row, arguments, interleaved, ratio, report
 from bigvit import models
 from bigvit.optim.lamb import LAMB
 from bigvit.optim.state import fresh_state
