@@ -82,9 +82,8 @@ class LAMB(torch.optim.Optimizer):
                     state["exp_avg_sq"] = torch.zeros_like(p)
                 state["step"] += 1
             if stepped:
-                # a read of the host's memory: a step counter never lies on a device
-                step = float(self.state[stepped[0]]["step"])
-                corrections = [torch.tensor(1 - beta**step) for beta in group["betas"]]
+                step = self.state[stepped[0]]["step"].double().cpu()
+                corrections = [1 - beta**step for beta in group["betas"]]
             for p in stepped:
                 self._step(p, group, corrections)
 

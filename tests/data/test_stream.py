@@ -47,12 +47,20 @@ def at_positions(task: Task, parts: list[Batch]) -> dict[str, Tensor]:
     """All that the micro-batches of all ranks say, in the order of positions."""
     fields = ("images", "targets", "ids", "slots", "valid")
     found = {name: torch.cat([getattr(part, name) for part in parts]) for name in fields}
-    for name in parts[0].draws:
-        behind = 1 if name == "drop_path" else 0  # (branches, S)
-        whole = torch.cat([part.draws[name] for part in parts], dim=behind)
-        found[name] = whole.movedim(behind, 0)
+    for name in parts[0].draws.keys() - {"kept"}:
+        found[name] = torch.cat([part.draws[name] for part in parts])
+    found["kept"] = torch.cat([kept_of(part.draws["kept"]) for part in parts])
     mixed = [task.inputs(part) for part in parts]
     found["mixed_images"], found["mixed_targets"] = map(torch.cat, zip(*mixed, strict=True))
+    return found
+
+
+def kept_of(kept_LS: Tensor) -> Tensor:
+    """Positions kept first (L, S), as draws have them -> which are kept (S, L)."""
+    model, samples = RECIPE.model, kept_LS.shape[1]
+    found = torch.zeros(samples, model.branches, dtype=torch.bool)
+    for branch, k in enumerate(model.drop_path.kept(model.branches)):
+        found[kept_LS[branch, : k * samples // model.drop_path.group], branch] = True
     return found
 
 
@@ -79,16 +87,16 @@ def test_the_stream_holds_every_kind_of_choice(straight: Stream) -> None:
     assert isinstance(RECIPE.data, Images) and isinstance(RECIPE.data.augment, ThreeAugment)
     assert RECIPE.data.mix == Mix(mixup=0.8, cutmix=1.0, switch=0.5, group=8)
     whole = {name: torch.cat([batch[name] for batch in straight]) for name in straight[0]}
-    assert {name for name in whole if name.startswith(("mix_", "drop"))} == {
+    assert {name for name in whole if name.startswith(("mix_", "drop", "kept"))} == {
         "mix_blend",
         "mix_box",
         "mix_target",
-        "drop_path",
+        "kept",
     }
     blended, cut = whole["mix_blend"] < 1, whole["mix_box"].any(dim=1)
     assert blended.any() and cut.any() and not (blended & cut).any()
     assert len(whole["mix_target"].unique()) > 20  # of 24 groups
-    assert len(whole["drop_path"].unique(dim=0)) > 4
+    assert len(whole["kept"].unique(dim=0)) > 4
     assert all(np.bincount(batch["ids"]).max() == 3 for batch in straight)
     images = {image.numpy().tobytes() for image in whole["images"]}
     assert len(images) > 185  # of 192: copies of an image are varied differently
