@@ -20,7 +20,7 @@ from timm.optim.lamb import Lamb as TimmLamb
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
-from benchmarks.measure import Row, arguments, report
+from benchmarks.measure import Row, arguments, interleaved, report
 from benchmarks.optimizer import groups, lamb
 from benchmarks.reads import counting
 from benchmarks.stochastic_depth import timms
@@ -101,21 +101,14 @@ def batch(s: Scale, task: Task, count: int, number: int = 0) -> Batch:
 
 def seconds(s: Scale, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Median seconds of each, A B A B, after two rounds that compile."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for i in range(s.rounds + 2):
-        for name, run in runs.items():
-            synchronize(s)
-            began = time.perf_counter()
-            run()
-            synchronize(s)
-            if i >= 2:
-                found[name].append(time.perf_counter() - began)
+
+    def clock() -> float:
+        if s.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    found = interleaved(runs, s.rounds, warmup=2, clock=clock)
     return {name: median(values) for name, values in found.items()}
-
-
-def synchronize(s: Scale) -> None:
-    if s.device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def undropped(recipe: Recipe) -> Recipe:

@@ -39,20 +39,24 @@ def arguments(what: str) -> argparse.Namespace:
 
 
 def interleaved(
-    runs: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.process_time,
 ) -> dict[str, list[float]]:
     """Seconds that each run takes, A B A B ...; every second round backwards.
 
-    CPU seconds of this process: on a shared machine they vary less than those of the clock, and
-    on one thread they are the same thing.
+    Args:
+        clock: CPU seconds of this process, if left out: on a shared machine they vary less than
+            those on the wall, and on one thread they are the same thing.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for i in range(-warmup, rounds):
         for name in list(runs)[:: -1 if i % 2 else 1]:
-            began = time.process_time()
+            began = clock()
             runs[name]()
             if i >= 0:
-                seconds[name].append(time.process_time() - began)
+                seconds[name].append(clock() - began)
     return seconds
 
 

@@ -48,7 +48,6 @@ class DeepSpeedEngine:
         groups = parameter_groups(named, trained, self.task, recipe, whole)
         self.clip_norm = recipe.clip_norm
         self.loss_scale = LossScale(recipe.precision == "fp16")
-        self.norms_wanted = False
         on_gpu = ranks.device.type == "cuda" and not offloads(config)
         self.engine: Any
         self.engine, _, _, _ = deepspeed.initialize(
@@ -78,8 +77,7 @@ class DeepSpeedEngine:
         for group in self.inside.optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
         self.inside.before_step()
-        self.norms_wanted = norms
-        self.inside.forget_norms()
+        self.inside.begin_norms(norms)
         self.engine.step()
         norm, applied = self.inside.grad_norm(), not self.inside.overflow
         if applied:
@@ -93,8 +91,7 @@ class DeepSpeedEngine:
         # stage 0 in float32 is the one that DeepSpeed lets through with a gradient not finite
         if self.inside.plain and not math.isfinite(self.inside.grad_norm()):
             self._refuse()
-        if self.norms_wanted:
-            self.inside.count_norms(optimizer)
+        self.inside.count_norms(optimizer)
 
     def _refuse(self) -> None:
         """Say what was not finite; or that an fp16 gradient was, which is skipped."""

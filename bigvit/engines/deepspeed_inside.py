@@ -70,7 +70,7 @@ class Inside:
         }
         self.norm: Tensor | float = 0.0
         self.scale = 1.0
-        self.squares = Squares(self.shapes)
+        self.squares: Squares | None = None  # of the update under way, where norms are wanted
         self.frozen: list[Any] = [p for p in task.parameters() if not p.requires_grad]
         buffers = [name for name, _ in task.named_buffers()]
         assert not buffers, f"{buffers} would not be saved"
@@ -141,21 +141,24 @@ class Inside:
             return self.z._global_grad_norm / self.scale
         return self.z._global_grad_norm
 
+    def begin_norms(self, wanted: bool) -> None:
+        """An update begins, whose norms by block are wanted or not."""
+        self.squares = Squares(self.shapes) if wanted else None
+
     def norms(self, norm: float, clip_norm: float | None) -> Norms:
-        """Norms by block, of what the optimizer is about to apply. Collective."""
+        """Norms by block of what the optimizer has applied, which were wanted. Collective."""
+        assert self.squares is not None
         return self.squares.by_block(self.ranks, norm, clip_norm)
 
     def count_norms(self, optimizer: torch.optim.Optimizer) -> None:
         """Add up the squares of the tensors that the optimizer is about to step."""
+        if self.squares is None:
+            return
         now = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for part, flat, offset in self._parts():
             if id(flat) in now and part.writer and flat.grad is not None:
                 gradient = flat.grad.view(-1)[offset : offset + part.stop - part.start]
                 self.squares.add(part.name, gradient, part.view)
-
-    def forget_norms(self) -> None:
-        """Begin to add up anew."""
-        self.squares = Squares(self.shapes)
 
     def _shards(self) -> Iterator[tuple[Tensor, Shard]]:
         """What each tensor of LAMB holds, where that is not one whole parameter."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bigvit.optim.ema import EMA
+from bigvit.optim.state import fresh_state
 
 BLOCK = 4096  # elements summed in float32 before float64 takes over
 
@@ -75,12 +76,7 @@ class LAMB(torch.optim.Optimizer):
             corrections: list[Tensor] = []
             stepped = [p for p in group["params"] if p.grad is not None]
             for p in stepped:
-                state = self.state[p]
-                if not state:
-                    state["step"] = torch.zeros((), dtype=torch.float32)
-                    state["exp_avg"] = torch.zeros_like(p)
-                    state["exp_avg_sq"] = torch.zeros_like(p)
-                state["step"] += 1
+                fresh_state(self, p)["step"] += 1
             if stepped:
                 step = self.state[stepped[0]]["step"].double().cpu()
                 corrections = [1 - beta**step for beta in group["betas"]]

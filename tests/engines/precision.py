@@ -11,7 +11,7 @@ from typing import Any
 import tiny
 import torch
 from deepspeed.accelerator import get_accelerator
-from runs import changed_losses, train
+from runs import InfiniteGradient, changed_losses, train
 
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
@@ -84,17 +84,7 @@ def _allowed() -> Generator[None]:
 
 def _overflowing(numbers: set[int], ranks: Ranks) -> AbstractContextManager[None]:
     """The last rank's gradient of these global batches is infinite; its loss is not."""
-    return changed_losses(numbers, ranks, lambda loss: _Infinite.apply(loss))  # pyright: ignore
-
-
-class _Infinite(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # pyright: ignore
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:  # pyright: ignore
-        return torch.full_like(gradient, float("inf"))
+    return changed_losses(numbers, ranks, lambda loss: InfiniteGradient.apply(loss))  # pyright: ignore
 
 
 SCENARIOS = (fp16, fp16_not_a_number)

@@ -21,7 +21,7 @@ import lamb  # noqa: E402
 import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
-from runs import train  # noqa: E402
+from runs import InfiniteGradient, train  # noqa: E402
 
 from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, join_ranks  # noqa: E402
@@ -130,17 +130,7 @@ def not_finite(ranks: Ranks, folder: Path) -> None:
 
 def _blow_up(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
     """The same output, with an infinite gradient."""
-    return _Infinite.apply(output)  # pyright: ignore[reportReturnType]
-
-
-class _Infinite(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # pyright: ignore
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:  # pyright: ignore
-        return torch.full_like(gradient, float("inf"))
+    return InfiniteGradient.apply(output)  # pyright: ignore[reportReturnType]
 
 
 SCENARIOS = {

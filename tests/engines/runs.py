@@ -43,6 +43,18 @@ def whole(engine: Any, ranks: Ranks, kind: str = "weight") -> dict[str, torch.Te
     return {name: tensor.view(torch.float32) for name, tensor in bits.items()}
 
 
+class InfiniteGradient(torch.autograd.Function):
+    """The same tensor, whose gradient is infinite."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:  # pyright: ignore
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:  # pyright: ignore
+        return torch.full_like(gradient, float("inf"))
+
+
 @contextmanager
 def changed_losses(
     numbers: set[int], ranks: Ranks, change: Callable[[Tensor], Tensor]

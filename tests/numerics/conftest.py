@@ -1,7 +1,9 @@
 """A small ViT on real digits, and its micro-batches."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from bigvit.layers.stochastic_depth import Kept, drops
 from bigvit.recipe import Recipe, StochasticDepth, layout
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Batch, Task
+
+sys.path.insert(0, str(Path(__file__).parent))  # randomised.py
 
 Draws = dict[str, Tensor]
 Masked = Callable[[StochasticDepth, int, Draws], Draws]

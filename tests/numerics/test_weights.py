@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from randomised import randomised
 from safetensors.torch import save_file
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
@@ -45,20 +46,6 @@ NO_DROP = StochasticDepth(rate=0.0, group=8)
 SMALL = ViT(16, 48, 2, 3, 4.0, 1e-4, NO_DROP, 3, 10)
 PARALLEL = ParallelViT(16, 48, 2, 2, 3, 4.0, 1e-4, NO_DROP, 3, 10)
 State = dict[str, Tensor]
-
-
-@torch.no_grad()
-def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Every parameter random, and large enough to show in the logits."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        if name.endswith("gamma") or "norm" in name and name.endswith("weight"):
-            nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)
-        elif parameter.ndim < 2 or name.endswith(("cls_token", "pos_embed")):
-            nn.init.normal_(parameter, std=0.5, generator=generator)
-        else:
-            nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=generator)
-    return model.eval()
 
 
 def small_of_timm(size: ImageSize = 224, classes: int = 10) -> nn.Module:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from randomised import randomised
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -28,24 +29,9 @@ NAME = "deit3_base_patch16_224"
 RECIPE = find_recipe("deit3_b16_in1k_224")[1]
 
 
-@torch.no_grad()
-def random_base() -> nn.Module:
-    """Every parameter random, LayerScale and biases too, and large enough to show in the logits."""
-    model = timm.create_model(NAME, weight_init="skip")
-    generator = torch.Generator().manual_seed(0)
-    for name, parameter in model.named_parameters():
-        if name.endswith("gamma") or "norm" in name and name.endswith("weight"):
-            nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)
-        elif parameter.ndim < 2 or name.endswith(("cls_token", "pos_embed")):
-            nn.init.normal_(parameter, std=0.5, generator=generator)
-        else:
-            nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=generator)
-    return model.eval()
-
-
 @pytest.fixture(scope="module")
 def original() -> nn.Module:
-    return random_base()
+    return randomised(timm.create_model(NAME, weight_init="skip"))
 
 
 @pytest.fixture(scope="module")
