@@ -11,7 +11,7 @@ from typing import Any
 import lamb
 import tiny
 import torch
-from runs import changed_losses, train, whole
+from launched import changed_losses, train, whole
 from torch import Tensor, nn
 
 from bigvit import train as entry

@@ -11,7 +11,7 @@ from typing import Any
 import deepspeed.comm as ds_comm
 import tiny
 import torch
-from runs import train, whole
+from launched import train, whole
 from timm.optim.lamb import Lamb as TimmLamb
 
 from bigvit import optim

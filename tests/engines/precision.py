@@ -11,7 +11,7 @@ from typing import Any
 import tiny
 import torch
 from deepspeed.accelerator import get_accelerator
-from runs import InfiniteGradient, changed_losses, train
+from launched import InfiniteGradient, changed_losses, train
 
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource

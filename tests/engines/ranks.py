@@ -21,7 +21,7 @@ import lamb  # noqa: E402
 import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
-from runs import InfiniteGradient, train  # noqa: E402
+from launched import InfiniteGradient, train  # noqa: E402
 
 from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, join_ranks  # noqa: E402

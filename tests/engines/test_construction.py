@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 from guards import digests
-from runs import whole
+from launched import whole
 
 from bigvit.engines.build import build_engine, outline
 from bigvit.engines.ranks import alone
