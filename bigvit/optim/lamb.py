@@ -1,3 +1,4 @@
+# pyright: reportPrivateImportUsage=false
 """LAMB, exact also where an optimizer sees pieces of parameters."""
 
 from collections.abc import Callable, Iterable, Sequence
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bigvit.optim.ema import EMA
-from bigvit.optim.state import fresh_state
+from bigvit.optim.state import MOMENTS, fresh_state
 
 BLOCK = 4096  # elements summed in float32 before float64 takes over
 
@@ -62,7 +63,7 @@ class LAMB(torch.optim.Optimizer):
         if ema is not None:
             self.defaults[EMA] = ema
         self.shards: dict[Tensor, Shard] = {}
-        self._direction: Callable[..., None] = direction
+        self._direction: Callable[..., Tensor] = direction
         self._apply: Callable[..., None] = apply
         if compiled:
             self._direction = torch.compile(direction, dynamic=True)
@@ -73,44 +74,75 @@ class LAMB(torch.optim.Optimizer):
         """Update every parameter that has a gradient."""
         assert closure is None, "a closure would run the model again"
         for group in self.param_groups:
-            corrections: list[Tensor] = []
             stepped = [p for p in group["params"] if p.grad is not None]
             for p in stepped:
                 fresh_state(self, p)["step"] += 1
-            if stepped:
-                step = self.state[stepped[0]]["step"].double().cpu()
-                corrections = [1 - beta**step for beta in group["betas"]]
-            for p in stepped:
-                self._step(p, group, corrections)
+            if not stepped:
+                continue
+            step = int(self.state[stepped[0]]["step"])
+            # (m / c1) / (sqrt(v / c2) + eps) = m / (c1 (sqrt(v) / sqrt(c2) + eps))
+            correction1, correction2 = (1 - beta**step for beta in group["betas"])
+            corrections = correction1, correction2**-0.5
+            if group["weight_decay"]:
+                values = [*corrections, group["eps"], group["weight_decay"]]
+                scalars = torch.tensor(values).unbind()  # on the host: nothing waits for them
+                for p in stepped:
+                    self._step(p, group, scalars)
+            else:
+                self._step_plain(stepped, group, corrections)
 
-    def _step(self, p: Tensor, group: dict[str, Any], corrections: Sequence[Tensor]) -> None:
-        state, gradient, decay = self.state[p], p.grad, group["weight_decay"]
+    def _step(self, p: Tensor, group: dict[str, Any], scalars: tuple[Tensor, ...]) -> None:
+        """A step by trust ratios."""
+        state, gradient = self.state[p], p.grad
         assert gradient is not None
-        moments = state["exp_avg"], state["exp_avg_sq"]
-        self._direction(p, gradient, *moments, group["betas"], *corrections, group["eps"], decay)
-        shard, lr = self.shards.get(p), torch.as_tensor(group["lr"], dtype=p.dtype)
-        segments, rates = (Segment(0, 0, p.numel()),), lr[None]
-        if decay:
-            segments = segments if shard is None else shard.segments
-            rates = lr * self._trust(p, gradient, segments, shard)
+        shard = self.shards.get(p)
+        segments = (Segment(0, 0, p.numel()),) if shard is None else shard.segments
+        tensors = p, gradient, state["exp_avg"], state["exp_avg_sq"]
+        squares = [
+            self._direction(*(t.view(-1)[start:stop] for t in tensors), group["betas"], scalars)
+            for _, start, stop in segments
+        ]
+        lr = torch.as_tensor(group["lr"], dtype=p.dtype)
+        rates = lr * self._trust(squares, segments, shard).to(p.dtype)
         ema, share = state.get(EMA), 1 - self.defaults.get(EMA, 0.0)
         for (_, start, stop), rate in zip(segments, rates.unbind(), strict=True):
-            tensors = [None if t is None else t.view(-1)[start:stop] for t in (p, gradient, ema)]
-            self._apply(*tensors, rate, share)
+            pieces = [None if t is None else t.view(-1)[start:stop] for t in (p, gradient, ema)]
+            self._apply(*pieces, rate, share)
 
     def _trust(
-        self, p: Tensor, update: Tensor, segments: Sequence[Segment], shard: Shard | None
+        self, sums: Sequence[Tensor], segments: Sequence[Segment], shard: Shard | None
     ) -> Tensor:
-        """Trust ratios of the parameters that the segments are of, (segments,)."""
-        pieces = [[t.view(-1)[start:stop] for _, start, stop in segments] for t in (p, update)]
-        squares = torch.stack([square_sums(views) for views in pieces])
+        """Trust ratios of the parameters that the segments are of, float64 (segments,)."""
+        empty = torch.zeros(2, 0, dtype=torch.float64)
+        squares = torch.stack(list(sums), dim=1) if sums else empty
         if shard is not None:
-            slots = torch.tensor([segment.slot for segment in segments], device=p.device)
-            shape = (2, shard.parameters)
-            whole = torch.zeros(shape, dtype=torch.float64, device=p.device)
-            squares = shard.total(whole.index_copy_(1, slots, squares))[:, slots]
+            slots = torch.tensor([segment.slot for segment in segments])
+            slots = slots.to(squares.device, non_blocking=True)
+            whole = squares.new_zeros(2, shard.parameters).index_copy_(1, slots, squares)
+            squares = shard.total(whole)[:, slots]
         weight, change = squares.sqrt()
-        return torch.where((weight > 0) & (change > 0), weight / change, 1.0).to(p.dtype)
+        return torch.where((weight > 0) & (change > 0), weight / change, 1.0)
+
+    def _step_plain(
+        self, stepped: list[Tensor], group: dict[str, Any], corrections: tuple[float, float]
+    ) -> None:
+        """A step of parameters without decay, all at once: their trust ratio is 1."""
+        beta1, beta2 = group["betas"]
+        states = [self.state[p] for p in stepped]
+        gradients = [p.grad for p in stepped if p.grad is not None]
+        moments, squares = ([state[kind] for state in states] for kind in MOMENTS)
+        torch._foreach_lerp_(moments, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        roots = gradients  # they are not needed any more
+        torch._foreach_copy_(roots, squares)
+        torch._foreach_sqrt_(roots)
+        torch._foreach_mul_(roots, corrections[1])
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(stepped, moments, roots, -group["lr"] / corrections[0])
+        if EMA in self.defaults:
+            averages = [state[EMA] for state in states]
+            torch._foreach_lerp_(averages, stepped, 1 - self.defaults[EMA])
 
 
 def direction(
@@ -119,18 +151,24 @@ def direction(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
     betas: tuple[float, float],
-    correction1: Tensor,
-    correction2: Tensor,
-    eps: float,
-    decay: float,
-) -> None:
-    """Update both moments in place, and leave Adam's direction plus decay in the gradient."""
+    scalars: tuple[Tensor, ...],
+) -> Tensor:
+    """Update both moments in place, and leave Adam's direction plus decay in the gradient.
+
+    Args:
+        p: and the other tensors, flat.
+        scalars: c1, 1 / sqrt(c2), eps and the weight decay, as tensors so that none is compiled
+            in; c1 and c2 correct the moments for their start.
+
+    Returns:
+        Sums of the squares of p and of the direction, float64 (2,).
+    """
+    correction1, root2, eps, decay = scalars
     exp_avg.lerp_(gradient, 1 - betas[0])
     exp_avg_sq.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-    root = (exp_avg_sq / correction2).sqrt_().add_(eps)
-    torch.div(exp_avg, correction1, out=gradient).div_(root)
-    if decay:
-        gradient.add_(p, alpha=decay)
+    root = exp_avg_sq.sqrt().mul_(root2).add_(eps).mul_(correction1)
+    torch.div(exp_avg, root, out=gradient).addcmul_(p, decay)
+    return torch.stack([square_sum(p), square_sum(gradient)])
 
 
 def apply(p: Tensor, update: Tensor, ema: Tensor | None, rate: Tensor, share: float) -> None:
@@ -140,20 +178,14 @@ def apply(p: Tensor, update: Tensor, ema: Tensor | None, rate: Tensor, share: fl
         ema.lerp_(p, share)
 
 
-def square_sums(tensors: Sequence[Tensor]) -> Tensor:
-    """Sums of the squares of flat float32 tensors, float64 (tensors,).
+def square_sum(x: Tensor) -> Tensor:
+    """Sum of the squares of a flat float32 tensor, float64 ().
 
     On a CPU torch's own norm of a million float32 elements is off by 1e-4, as it sums them one
     after another; in blocks it is good to 1e-8.
     """
-    if not tensors:
-        return torch.zeros(0, dtype=torch.float64)
-    if tensors[0].is_cuda:
-        return torch.stack(torch._foreach_norm(list(tensors))).double().square()  # pyright: ignore[reportPrivateImportUsage]
-    sums = []
-    for tensor in tensors:
-        blocks = len(tensor) // BLOCK
-        body, rest = tensor[: blocks * BLOCK].view(blocks, BLOCK), tensor[blocks * BLOCK :]
-        parts = [torch.linalg.vector_norm(body, dim=1), torch.linalg.vector_norm(rest)[None]]
-        sums.append(torch.cat(parts).double().square().sum())
-    return torch.stack(sums)
+    if torch.compiler.is_compiling():
+        return x.double().square().sum()  # never whole in float64
+    whole = len(x) // BLOCK * BLOCK
+    norms = torch.linalg.vector_norm(x[:whole].view(-1, BLOCK), dim=1)
+    return torch.cat([norms, torch.linalg.vector_norm(x[whole:])[None]]).double().square().sum()
