@@ -4,18 +4,22 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from bigvit import __version__
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, or 2 for bad input."""
+    code = 0
     try:
         try:
             options = _parser().parse_args(args)
-            options.run(options)
+            code = options.run(options) or 0
         finally:
             sys.stdout.flush()  # here, where a closed pipe is noticed: `bigvit list | head`
     except BrokenPipeError:
@@ -23,7 +27,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,8 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"bigvit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: object, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text)
+    def add(name: str, run: object, text: str, **more: Any) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, **more)
         command.set_defaults(run=run)
         return command
 
@@ -57,6 +61,15 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
     command = add("stop", _stop, "ask a running training to stop after a checkpoint")
     command.add_argument("path", type=Path, help="its run folder")
+    command = add(
+        "checkpoints", _checkpoints, "list a run's checkpoints, and whether each is whole"
+    )
+    command.add_argument("path", type=Path, help="its run folder")
+    command = add("verify", _verify, "read a checkpoint's files and compare their digests")
+    command.add_argument("path", type=Path, help="a run folder (all its checkpoints), or one")
+    text = "run `deepspeed ARGUMENTS`, passing on signals as requests to stop"
+    command = add("launch", _launch, text, prefix_chars="\0", add_help=False)  # all are deepspeed's
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="as `deepspeed` takes them")
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
@@ -89,6 +102,10 @@ def _list(options: argparse.Namespace) -> None:
         rows.append(
             (name, f"{shape}, patch {model.patch_size}", parameters, str(size), recipe.source)
         )
+    _print_table(rows)
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -166,12 +183,58 @@ def _stop(options: argparse.Namespace) -> None:
     print(f"{options.path} will stop after its next update; status.json says when it has")
 
 
+def _checkpoints(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.manifest import Damaged, batch_of, read_manifest
+    from bigvit.checkpoint.start import checkpoints_of
+
+    if not (options.path / "recipe.json").is_file():
+        raise ValueError(f"{options.path} is not a run folder")
+    rows = [("update", "size", "age", "whole")]
+    for path in checkpoints_of(options.path):
+        size = sum(file.stat().st_size for file in path.iterdir())
+        age = timedelta(seconds=round(time.time() - path.stat().st_mtime))
+        try:
+            read_manifest(path)
+            whole = "yes"
+        except Damaged as error:
+            whole = f"NO: {error}"
+        rows.append((str(batch_of(path)), f"{size / 1e6:,.1f} MB", str(age), whole))
+    _print_table(rows)
+
+
+def _verify(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.manifest import STEP, Damaged, read_manifest, verify_file
+    from bigvit.checkpoint.start import checkpoints_of, find_checkpoint
+
+    one = STEP.fullmatch(options.path.name) and options.path.is_dir()
+    paths = [options.path] if one else checkpoints_of(options.path)
+    if not paths:
+        find_checkpoint(options.path)  # says what it is instead
+    damaged: list[str] = []
+    for path in paths:
+        try:
+            for file in read_manifest(path).files:
+                verify_file(path, file)
+            print(f"{path} is whole")
+        except Damaged as error:
+            damaged.append(str(error))
+            print(error)
+    if damaged:
+        raise ValueError(f"{len(damaged)} of {len(paths)} checkpoints are damaged")
+
+
+def _launch(options: argparse.Namespace) -> int:
+    from bigvit.launch import launch
+
+    return launch(options.arguments)
+
+
 def _evaluate(options: argparse.Namespace) -> None:
     if options.batch_size < 1:
         raise ValueError(
             f"--batch-size: {options.batch_size} is not allowed; it must be at least 1"
         )
-    from bigvit.checkpoint.folder import find_checkpoint
+    from bigvit.checkpoint.start import find_checkpoint
 
     checkpoint = find_checkpoint(options.path)
     from bigvit.evaluate import evaluate_checkpoint
@@ -186,7 +249,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _data_root_of(checkpoint: Path) -> Path | None:
     """Where the run that wrote a checkpoint found its data."""
-    from bigvit.checkpoint.folder import run_of
+    from bigvit.checkpoint.start import run_of
 
     described = run_of(checkpoint) / "recipe.json"
     try:
@@ -197,7 +260,7 @@ def _data_root_of(checkpoint: Path) -> Path | None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.folder import find_checkpoint, run_of
+    from bigvit.checkpoint.start import find_checkpoint, run_of
 
     checkpoint = find_checkpoint(options.path)
     folder = options.out or run_of(checkpoint) / "export"

@@ -23,6 +23,10 @@ from bigvit.recipe.store import recipe_from_json
 from bigvit.task import DTYPES, Batch, Task
 
 
+class Interrupted(Exception):
+    """An evaluation was not finished."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """How many test images had one of their classes among the best one or five logits."""
@@ -56,18 +60,25 @@ def evaluate(
     ranks: Ranks,
     workers: int = 0,
     labels: Sequence[Sequence[int]] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Counts:
     """Count what `predict` gets right. Collective: every rank predicts equally often.
 
     Args:
+        interrupted: asked before every batch, with the same answer on every rank.
         workers: processes of this rank that decode.
         labels: the classes that count as right, by image number, instead of the source's one;
             an image without any is not counted (ReaL, arXiv:2006.07159).
+
+    Raises:
+        Interrupted: it was, on every rank.
     """
     began = time.perf_counter()
     total, bad = torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
     loss = torch.zeros((), dtype=torch.float64)
     for batch in test_batches(source, data, batch_size, ranks.rank, ranks.world, workers):
+        if interrupted():
+            raise Interrupted
         logits = predict(batch).cpu()
         right, valid = _right(batch, labels, logits.shape[1])
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from bigvit.checkpoint.files import rename, write_json
-from bigvit.checkpoint.folder import CLASSES, run_of
+from bigvit.checkpoint.folder import CLASSES
 from bigvit.checkpoint.load import read_model
 from bigvit.checkpoint.save import write_tensors
+from bigvit.checkpoint.start import run_of
 from bigvit.checkpoint.weights import resample_positions
 from bigvit.recipe import ImageSize, ParallelViT, Recipe, sides
 from bigvit.recipe.store import recipe_from_json

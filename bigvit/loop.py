@@ -1,24 +1,29 @@
 """The training loop. It knows no model, no loss and no engine by name."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Literal, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 import torch
 
-from bigvit.checkpoint.folder import RunFolder, Start
-from bigvit.checkpoint.load import load
-from bigvit.checkpoint.save import save
+from bigvit.checkpoint.folder import RunFolder
+from bigvit.checkpoint.load import fill, verified
+from bigvit.checkpoint.manifest import Manifest
+from bigvit.checkpoint.save import NotSaved, Saver
+from bigvit.checkpoint.start import Refused, Start, refuse_changes
 from bigvit.checkpoint.weights import fitted, read_init
 from bigvit.data.bad import BadImages, gather
+from bigvit.data.index import describe
 from bigvit.data.loader import train_batches, workers_for
 from bigvit.data.sources import Source, open_source
 from bigvit.engines.build import Initial, build_engine, outline
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
 from bigvit.engines.ranks import Ranks
-from bigvit.evaluate import evaluate
+from bigvit.evaluate import Interrupted, evaluate
 from bigvit.loss_guard import LossGuard, LossJumped
 from bigvit.progress import Place, Progress
 from bigvit.recipe import Command, Layout
@@ -26,6 +31,7 @@ from bigvit.recipe.store import left_out, to_json
 from bigvit.task import Batch
 
 Outcome = Literal["done", "requeue"]
+MOST = 16  # checkpoints that a run looks at for a whole one
 
 
 def run(
@@ -40,41 +46,105 @@ def run(
 
     Args:
         folder: where rank 0 writes what happens; None on the others.
-        stop_requested: asked on every rank after every update; one rank's yes stops all.
+        stop_requested: asked on every rank, often; one rank's yes stops all.
 
     Raises:
-        Damaged: the checkpoint is not whole; nothing was changed.
+        Damaged: no checkpoint is whole; nothing was changed.
+        Refused: the run cannot go on from the checkpoint with these data; nothing was changed.
         Unfit: the weights to start from cannot be read, or are not of this model.
         NotFinite, LossJumped, NotSaved, TooManyBad: training ended early; the last checkpoint is
             whole.
     """
-    initial = None if start.checkpoint is not None else _given(command, folder)
-    model = command.recipe.model
+    recipe, options = command.recipe, command.run
+    say = partial(print, flush=True) if folder is not None else _silent
+    found = _checkpoint(start, ranks, say)
+    train_set = open_source(recipe.data, "train", options.data_root)
+    test_set = open_source(recipe.data, "test", options.data_root)
+    index = _index((train_set, test_set), found, options.allow_change, ranks)
+    initial = _given(command, say) if found is None else None
+    say(recipe.model.drop_path.summary(recipe.model.branches))
+    engine = build_engine(recipe, options, cut, ranks, initial)
+    first, due = Place(0, 0), False
+    if found is not None:
+        path, manifest = found
+        fill(engine, path, manifest)
+        first, due = Place(manifest.batch, manifest.update), manifest.evaluation_due
+        if older := left_out(manifest.recipe):
+            say(f"{path}: {older}")
     if folder is not None:
-        print(model.drop_path.summary(model.branches), flush=True)
-    engine = build_engine(command.recipe, command.run, cut, ranks, initial)
-    first = Place(0, 0)
-    if start.checkpoint is not None:
-        manifest = load(engine, start.checkpoint)
-        if folder is not None and (older := left_out(manifest.recipe)):
-            print(f"{start.checkpoint}: {older}", flush=True)
-        first = Place(manifest.batch, manifest.update)
-    progress = Progress(command.recipe, first, folder)
+        folder.take_up(*first, due)
+    saver = Saver(
+        engine,
+        start.folder / "checkpoints",
+        to_json(recipe),
+        options.keep,
+        options.keep_every,
+        index,
+        options.background_save,
+    )
+    progress = Progress(recipe, first, folder)
+    progress.classes(train_set.classes)
     try:
-        return _train(command, cut, start, engine, first, progress, stop_requested)
+        training = Training(
+            command, cut, engine, saver, train_set, test_set, progress, stop_requested
+        )
+        is_saved = found is not None and found[0].parent == saver.folder
+        return training.run(first, is_saved, due)
     finally:
         progress.close()
 
 
-def _given(command: Command, folder: RunFolder | None) -> Initial | None:
+def _silent(_: str) -> None:
+    """What the other ranks say."""
+
+
+def _checkpoint(
+    start: Start, ranks: Ranks, say: Callable[[str], None]
+) -> tuple[Path, Manifest] | None:
+    """The newest checkpoint that is what was written. Collective."""
+    for reason in start.damaged:
+        say(f"warning: {reason}; going back to {start.checkpoint}")
+    paths = [path for path in (start.checkpoint, *start.older) if path is not None][:MOST]
+    names = " ".join(path.name for path in paths)
+    rank_0s = ranks.first_text(names if ranks.rank == 0 else "")
+    if ranks.agree(names != rank_0s):
+        raise Refused(
+            f"the ranks see other checkpoints than rank 0, which sees {rank_0s or 'none'}; they "
+            "must be on a file system that all hosts share"
+        )
+    return verified(paths, ranks, lambda text: say(f"warning: {text}")) if paths else None
+
+
+def _index(
+    sources: tuple[Source, Source],
+    found: tuple[Path, Manifest] | None,
+    allowed: Sequence[str],
+    ranks: Ranks,
+) -> dict[str, Any] | None:
+    """What the data are, on rank 0; refused where it is not what they were. Collective."""
+    index, reason = None, ""
+    if ranks.rank == 0:
+        train, test = map(describe, sources)
+        index = {"train": train, "test": test}
+        if found is not None and (before := found[1].data) is not None:
+            try:
+                what = f"{found[0]} is of a run on other data"
+                refuse_changes({"index": before}, {"index": index}, allowed, what)
+            except Refused as error:
+                reason = str(error)
+    if reason := ranks.first_text(reason):
+        raise Refused(reason)
+    return index
+
+
+def _given(command: Command, say: Callable[[str], None]) -> Initial | None:
     """The weights that `--init` names, those that it lacks made anew."""
     init, recipe = command.run.init, command.recipe
     if init is None:
         return None
     task = outline(recipe)
     weights, done = fitted(read_init(init), task.model, recipe.model.grid(recipe.data.image_size))
-    if folder is not None:
-        print(f"weights of {init}: {done}", flush=True)
+    say(f"weights of {init}: {done}")
 
     def initial(name: str) -> torch.Tensor:
         given = weights.get(name.removeprefix("model."))
@@ -83,70 +153,139 @@ def _given(command: Command, folder: RunFolder | None) -> Initial | None:
     return initial
 
 
-def _train(
-    command: Command,
-    cut: Layout,
-    start: Start,
-    engine: Engine,
-    first: Place,
-    progress: Progress,
-    stop_requested: Callable[[], bool],
-) -> Outcome:
-    recipe, run, ranks = command.recipe, command.run, engine.ranks
-    train_set = open_source(recipe.data, "train", run.data_root)
-    test_set = open_source(recipe.data, "test", run.data_root)
-    progress.classes(train_set.classes)
-    workers, bad = workers_for(run.workers), BadImages(train_set, run.bad_images, ranks)
-    batches = train_batches(
-        train_set, recipe, cut, ranks.rank, workers, first.batch, engine.task.draws
-    )
-    count = partial(
-        evaluate, engine.predict, test_set, recipe.data, cut.micro_batch, ranks, workers
-    )
-    guard = LossGuard(run.loss_jump) if run.loss_jump is not None else None
-    last, per_epoch, place = recipe.updates, recipe.updates_per_epoch, first
-    while place.batch < last:
+class Training:
+    """A run on its way: batch after batch, with evaluations and checkpoints between them."""
+
+    def __init__(
+        self,
+        command: Command,
+        cut: Layout,
+        engine: Engine,
+        saver: Saver,
+        train_set: Source,
+        test_set: Source,
+        progress: Progress,
+        stop_requested: Callable[[], bool],
+    ) -> None:
+        self.recipe, self.options, self.cut = command.recipe, command.run, cut
+        self.engine, self.saver, self.ranks = engine, saver, engine.ranks
+        self.train_set, self.test_set, self.progress = train_set, test_set, progress
+        self.stop_requested = stop_requested
+        self.workers = workers_for(command.run.workers)
+        self.bad = BadImages(train_set, command.run.bad_images, self.ranks)
+        jump = command.run.loss_jump
+        self.guard = LossGuard(jump) if jump is not None else None
+
+    def run(self, first: Place, is_saved: bool, due: bool) -> Outcome:
+        """Train from a place on. Collective.
+
+        Args:
+            is_saved: whether a checkpoint of that place is in the run folder.
+            due: whether the evaluation there was left for now.
+        """
+        recipe, options, place = self.recipe, self.options, first
+        batches = train_batches(
+            self.train_set,
+            recipe,
+            self.cut,
+            self.ranks.rank,
+            self.workers,
+            first.batch,
+            self.engine.task.draws,
+        )
+        while True:
+            stop = self._asked()
+            if due and not stop:
+                due = stop = not self._evaluated(place)
+            ended = place.batch == recipe.updates
+            stop = stop or place.batch == options.stop_after
+            last = stop or ended
+            if last:
+                self._settle(self.saver.wait)
+            if not is_saved and (last or self._save_due(place, first)):
+                saving = partial(self.saver.save, place.batch, place.batch - place.update, due)
+                saving() if last else self._settle(saving)
+                is_saved = True
+            if last:
+                self.saver.wait()
+                self._say_saved()
+                return "done" if ended and not due else "requeue"
+            place = self._update(place, batches)
+            is_saved, every = False, recipe.updates_per_epoch * options.evaluate_every
+            due = place.batch == recipe.updates or place.batch % every == 0
+
+    def _save_due(self, place: Place, first: Place) -> bool:
+        return place.batch > first.batch and place.batch % self.options.checkpoint_every == 0
+
+    def _asked(self) -> bool:
+        """Whether to stop now. Collective; also finds out that a checkpoint cannot be written."""
+        stop, failed = self.ranks.agree_each([self.stop_requested(), self.saver.failed])
+        if failed:
+            self._settle(self.saver.wait)
+        self._say_saved()
+        return bool(stop)
+
+    def _settle(self, saving: Callable[[], object]) -> None:
+        """Save, or wait for it; a failure ends the run, or is only said, as chosen."""
+        try:
+            saving()
+        except NotSaved as error:
+            if self.options.save_failure == "stop":
+                raise
+            self.progress.warn(str(error))
+
+    def _say_saved(self) -> None:
+        while self.saver.saved:
+            self.progress.saved(self.saver.saved.pop(0))
+
+    def _update(self, place: Place, batches: Iterator[list[Batch]]) -> Place:
+        """Consume the next batch."""
         asked = time.perf_counter()
         micro = next(batches)
         waited = time.perf_counter() - asked
         try:
-            bad.saw(micro)
+            self.bad.saw(micro)
         finally:
-            progress.unreadable(bad.new_names())
-        batch, lr = place.batch + 1, recipe.lr(place.update)
-        log = batch % run.log_every == 0 or batch == last
+            self.progress.unreadable(self.bad.new_names())
+        batch, lr = place.batch + 1, self.recipe.lr(place.update)
+        log = batch % self.options.log_every == 0 or batch == self.recipe.updates
         try:
-            info = engine.update(micro, lr, guard, log and run.log_norms)
+            info = self.engine.update(micro, lr, self.guard, log and self.options.log_norms)
         except (NotFinite, LossJumped) as error:
-            _explain(error, place, micro, train_set, ranks, progress)
+            self._explain(error, batch, micro)
         place = Place(batch, place.update + info.applied)
-        progress.updated(place, lr, info, waited, log)
-        if batch == last or batch % (per_epoch * run.evaluate_every) == 0:
+        self.progress.updated(place, lr, info, waited, log)
+        return place
+
+    def _evaluated(self, place: Place) -> bool:
+        """Count what is right of the test images; false where a request to stop came first."""
+        count = partial(
+            evaluate,
+            self.engine.predict,
+            self.test_set,
+            self.recipe.data,
+            self.cut.micro_batch,
+            self.ranks,
+            self.workers,
+            interrupted=self._asked,
+        )
+        try:
             counts, of_average = count(), None
-            if run.evaluate_ema:
-                with averaged(engine):
+            if self.options.evaluate_ema:
+                with averaged(self.engine):
                     of_average = count()
-            progress.unreadable(counts.bad)
-            progress.evaluated(place, counts, of_average)
-        stop = ranks.agree(stop_requested() or batch == run.stop_after)
-        if stop or batch == last or batch % run.checkpoint_every == 0:
-            skipped = batch - place.update
-            save(engine, start.folder / "checkpoints", batch, to_json(recipe), run.keep, skipped)
-            progress.saved(place)
-        if stop and batch < last:
-            return "requeue"
-    return "done"
+        except Interrupted:
+            return False
+        self.progress.unreadable(counts.bad)
+        self.progress.evaluated(place, counts, of_average)
+        return True
 
-
-def _explain(
-    error: NotFinite | LossJumped,
-    place: Place,
-    micro: Sequence[Batch],
-    source: Source,
-    ranks: Ranks,
-    progress: Progress,
-) -> NoReturn:
-    """Say which batch an error is about, with its images and where to go on from. Collective."""
-    ids = gather(torch.cat([batch.ids for batch in micro]), ranks).tolist()
-    there = progress.stopped([source.name(id) for id in ids])
-    raise type(error)(f"update {place.batch + 1}: {error}{there}") from None
+    def _explain(
+        self, error: NotFinite | LossJumped, batch: int, micro: Sequence[Batch]
+    ) -> NoReturn:
+        """Say which batch an error is about, its images, and where to go on from. Collective."""
+        ids = gather(torch.cat([part.ids for part in micro]), self.ranks).tolist()
+        with suppress(NotSaved):
+            self.saver.wait()  # what is on its way is the last good one
+        there = self.progress.stopped([self.train_set.name(id) for id in ids])
+        raise type(error)(f"update {batch}: {error}{there}") from None

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from bigvit.checkpoint.files import write_json
-from bigvit.checkpoint.folder import CLASSES, RunFolder, checkpoints_of
+from bigvit.checkpoint.folder import CLASSES, RunFolder
+from bigvit.checkpoint.start import checkpoints_of
 from bigvit.engines.engine import StepInfo
 from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
@@ -30,7 +32,6 @@ class Progress:
         self.recipe, self.folder = recipe, folder
         self.bar = self.board = None
         if folder is not None:
-            folder.take_up(*first)
             self.board = SummaryWriter(str(folder.path / "tensorboard"), purge_step=first.batch + 1)
             if sys.stderr.isatty():
                 total, done = recipe.updates, first.batch
@@ -72,7 +73,8 @@ class Progress:
             **({"norms": info.norms} if info.norms is not None else {}),
         }
         self._write(folder, line)
-        folder.say("running")
+        with self._beside():
+            folder.say("running")
         shown = (
             f"loss {info.loss:.4f}  lr {line['lr']:.2e}  {line['images_per_second']:.0f} images/s  "
             f"waiting {100 * line['waiting']:.0f} %"
@@ -89,11 +91,20 @@ class Progress:
 
     def _write(self, folder: RunFolder, line: dict[str, Any]) -> None:
         """A line of metrics.jsonl, and the same for TensorBoard."""
-        folder.log(line)
         assert self.board is not None
-        for name, value in _scalars(line):
-            self.board.add_scalar(name, value, line["batch"])
-        self.board.flush()
+        with self._beside():
+            folder.log(line)
+            for name, value in _scalars(line):
+                self.board.add_scalar(name, value, line["batch"])
+            self.board.flush()
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """What is written beside the training does not end it, as on a full disk."""
+        try:
+            yield
+        except OSError as error:
+            self.warn(f"the log has a gap: {error}")
 
     def evaluated(self, place: Place, counts: Counts, averaged: Counts | None) -> None:
         """The test images were counted, by the weights and, where asked for, by their average."""
@@ -112,19 +123,25 @@ class Progress:
     def classes(self, names: list[str]) -> None:
         """The classes have these names."""
         if self.folder is not None:
-            write_json(self.folder.path / CLASSES, names)
+            with self._beside():
+                write_json(self.folder.path / CLASSES, names)
 
     def unreadable(self, names: Sequence[str]) -> None:
         """Images could not be read."""
-        if self.folder is not None and (new := self.folder.list_bad(names)):
-            self.say(f"{new} unreadable images more, listed in {self.folder.bad_images}")
+        if self.folder is None:
+            return
+        with self._beside():
+            if new := self.folder.list_bad(names):
+                self.say(f"{new} unreadable images more, listed in {self.folder.bad_images}")
 
-    def saved(self, place: Place) -> None:
-        """A checkpoint was written."""
+    def saved(self, batch: int) -> None:
+        """The checkpoint after this many batches is whole."""
+        self.say(f"saved update {batch}")
+
+    def warn(self, text: str) -> None:
+        """Something is wrong, and training goes on."""
         if self.folder is not None:
-            self.folder.say("running")
-            self.say(f"saved update {place.batch}")
-            self._begin(place)
+            self.say(f"warning: {text}")
 
     def stopped(self, images: Sequence[str]) -> str:
         """An update was refused: list its images, and say where, and what there is to go on from;

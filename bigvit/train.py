@@ -7,26 +7,27 @@ imported. Exit codes: 0 done, 1 crash, 2 bad input, 3 stopped itself, 85 stopped
 import contextlib
 import io
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
-from bigvit.checkpoint.folder import RunFolder, Start, plan_start, way_out
+from bigvit.checkpoint.folder import RunFolder
 from bigvit.checkpoint.manifest import Damaged
+from bigvit.checkpoint.start import WAY_OUT, Refused, Start, plan_start
 from bigvit.data.check import check_data
 from bigvit.engines.sharding import deepspeed_config, stage_of
 from bigvit.recipe import Command, Layout, layout
 from bigvit.recipe.parse import parse
+from bigvit.stopping import StopRequest
 
 DONE, CRASHED, BAD_INPUT, STOPPED_ITSELF, REQUEUE = 0, 1, 2, 3, 85
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a training command, given without the program's name, and return its exit code."""
+    stop = StopRequest()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         with contextlib.nullcontext() if rank == 0 else _silence():
@@ -36,7 +37,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return _refuse(str(error), rank)
     except SystemExit as done:  # tyro has printed a help (0) or an error (2)
         return _refuse("", rank) if done.code else DONE
-    stop = StopRequest()
+    stop.max_minutes = command.run.max_minutes
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
     return _train(command, cut, start, stop)
 
@@ -88,22 +89,6 @@ def _check_init(command: Command) -> None:
         raise ValueError(f"--init {init}: there is no such file or folder")
 
 
-class StopRequest:
-    """From now on a signal asks the run to stop, instead of ending the process."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, self._request)
-
-    def asked(self, folder: RunFolder | None) -> bool:
-        """Whether a signal came here, or `bigvit stop` was called."""
-        return self.requested or folder is not None and folder.asked_to_stop
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-
-
 def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> int:
     from datetime import timedelta
 
@@ -123,15 +108,17 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     elif ranks.rank == 0:
         try:
             folder = RunFolder(start.folder, command, ranks.world)
+            stop.asked_by_file = lambda: folder.asked_to_stop
         except ValueError as error:
             problem = str(error)
     if ranks.agree(bool(problem)):
         return _refuse(problem, ranks.rank)
     try:
-        outcome = run(command, cut, start, ranks, folder, lambda: stop.asked(folder))
+        outcome = run(command, cut, start, ranks, folder, stop.asked)
     except Damaged as error:  # nothing has changed: the run's status stays as it was
-        problem = f"--resume {command.run.resume}: {error}; {way_out(start.checkpoint)}"
-        code = _refuse(problem, ranks.rank)
+        code = _refuse(f"--resume {command.run.resume}: {error}; {WAY_OUT}", ranks.rank)
+    except Refused as error:
+        code = _refuse(str(error), ranks.rank)
     except Unfit as error:
         code = _end(folder, BAD_INPUT, str(error))
     except (NotFinite, LossJumped, TooManyBad) as error:

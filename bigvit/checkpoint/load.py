@@ -1,6 +1,10 @@
 """Reading a checkpoint: at any number of ranks, stage and engine, as it is read."""
 
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -8,6 +12,9 @@ from torch import Tensor
 
 from bigvit.checkpoint.manifest import Damaged, Manifest, Piece, read_manifest, verify_file
 from bigvit.engines.engine import Engine
+from bigvit.engines.ranks import Ranks
+
+log = logging.getLogger(__name__)
 
 
 def load(engine: Engine, folder: Path) -> Manifest:
@@ -16,26 +23,61 @@ def load(engine: Engine, folder: Path) -> Manifest:
     Raises:
         Damaged: on every rank, before a weight is changed.
     """
-    ranks = engine.ranks
-    manifest = read_manifest(folder)
-    pieces = _by_key(manifest)
-    failure = None
-    try:
-        for file in manifest.files[ranks.rank :: ranks.world]:
-            verify_file(folder, file)
-        for part in engine.slices():
-            found = pieces.get(f"{part.kind}/{part.name}", [])
-            if not found or found[0].shape != part.shape:
-                raise Damaged(f"{folder} holds no {part.kind} of {part.name} {part.shape}")
-    except (OSError, Damaged) as error:
-        failure = error
-    if ranks.agree(failure is not None):
-        raise failure or Damaged(f"{folder} is damaged, another rank says")
-    with torch.no_grad():
-        for part in engine.slices():
-            _read(folder, pieces[f"{part.kind}/{part.name}"], part.start, part.view)
-    engine.loaded(manifest.scalars)
+    _, manifest = verified([folder], engine.ranks)
+    fill(engine, folder, manifest)
     return manifest
+
+
+def verified(
+    checkpoints: Sequence[Path], ranks: Ranks, say: Callable[[str], None] = log.warning
+) -> tuple[Path, Manifest]:
+    """The first of some checkpoints whose files are all what was written. Collective.
+
+    Args:
+        checkpoints: the same on every rank.
+        say: told, on every rank, what is wrong with one, and what is tried next.
+
+    Raises:
+        Damaged: on every rank; it names a damaged file of each.
+    """
+    reasons: list[str] = []
+    for i, folder in enumerate(checkpoints):
+        manifest, reason = None, ""
+        try:
+            manifest = read_manifest(folder)
+            for file in manifest.files[ranks.rank :: ranks.world]:
+                verify_file(folder, file)
+        except (OSError, Damaged) as error:
+            reason = str(error)
+        reason = ranks.first_text(reason)
+        if manifest is not None and not reason:
+            return folder, manifest
+        reasons.append(reason)
+        if i + 1 < len(checkpoints):
+            say(f"{reason}; going back to {checkpoints[i + 1]}")
+    raise Damaged("\n  ".join(reasons))
+
+
+def fill(engine: Engine, folder: Path, manifest: Manifest) -> None:
+    """Fill an engine from a verified checkpoint; a rank reads its own share, one tensor after
+    another. Collective.
+
+    Raises:
+        Damaged: on every rank, before a weight is changed; the checkpoint is of another model.
+    """
+    pieces, reason = _by_key(manifest), ""
+    for part in engine.slices():
+        found = pieces.get(f"{part.kind}/{part.name}", [])
+        if not found or found[0].shape != part.shape:
+            reason = f"{folder} holds no {part.kind} of {part.name} {part.shape}"
+            break
+    if reason := engine.ranks.first_text(reason):
+        raise Damaged(reason)
+    with torch.no_grad(), ExitStack() as opened:
+        files = _open(folder, manifest, opened)
+        for part in engine.slices():
+            _read(files, pieces[f"{part.kind}/{part.name}"], part.start, part.view)
+    engine.loaded(manifest.scalars)
 
 
 def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str, Tensor]]:
@@ -58,13 +100,15 @@ def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str
     for file in manifest.files:
         verify_file(folder, file)
     weights: dict[str, Tensor] = {}
-    for pieces in by_key.values():
-        first = pieces[0]
-        averaged = kind == "ema" and f"ema/{first.name}" in by_key
-        if first.kind == ("ema" if averaged else "weight"):
-            tensor = torch.empty(first.size)
-            _read(folder, pieces, 0, tensor)
-            weights[first.name] = tensor.view(first.shape)
+    with ExitStack() as opened:
+        files = _open(folder, manifest, opened)
+        for pieces in by_key.values():
+            first = pieces[0]
+            averaged = kind == "ema" and f"ema/{first.name}" in by_key
+            if first.kind == ("ema" if averaged else "weight"):
+                tensor = torch.empty(first.size)
+                _read(files, pieces, 0, tensor)
+                weights[first.name] = tensor.view(first.shape)
     return manifest, weights
 
 
@@ -91,12 +135,17 @@ def _by_key(manifest: Manifest) -> dict[str, list[Piece]]:
     return pieces
 
 
-def _read(folder: Path, pieces: list[Piece], start: int, view: Tensor) -> None:
+def _open(folder: Path, manifest: Manifest, opened: ExitStack) -> dict[str, Any]:
+    """A checkpoint's files by name, open until `opened` is closed."""
+    names = [file.name for file in manifest.files]
+    return {name: opened.enter_context(safe_open(folder / name, framework="pt")) for name in names}
+
+
+def _read(files: dict[str, Any], pieces: list[Piece], start: int, view: Tensor) -> None:
     """Fill a view of elements [start, start + len(view)) from the pieces that overlap it."""
     stop = start + len(view)
     for piece in pieces:
         first, last = max(start, piece.start), min(stop, piece.stop)
         if first < last:
-            with safe_open(folder / piece.file, framework="pt") as file:
-                part = file.get_slice(piece.key)[first - piece.start : last - piece.start]
+            part = files[piece.file].get_slice(piece.key)[first - piece.start : last - piece.start]
             view[first - start : last - start].copy_(part)

@@ -65,6 +65,8 @@ class Manifest:
     scalars: dict[str, Any]
     files: tuple[File, ...]
     pieces: tuple[Piece, ...]
+    data: dict[str, Any] | None = None  # what the images were; None: not written yet, in older ones
+    evaluation_due: bool = False  # the run was stopped before the evaluation at this batch
 
 
 class Damaged(ValueError):
@@ -74,6 +76,11 @@ class Damaged(ValueError):
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first, and nothing else that lies there."""
     return sorted(path for path in folder.glob("step_*") if STEP.fullmatch(path.name))
+
+
+def batch_of(checkpoint: Path) -> int:
+    """The global batches that a checkpoint's name stands for."""
+    return int(checkpoint.name.removeprefix("step_"))
 
 
 def step_name(batch: int) -> str:
@@ -120,7 +127,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise Damaged(f"{path} belongs to {step_name(batch)}, not to {folder.name}")
     pieces = tuple(Piece(**{**piece, "shape": tuple(piece["shape"])}) for piece in body["pieces"])
     files = tuple(File(**file) for file in body["files"])
-    manifest = Manifest(batch, body["update"], body["recipe"], body["scalars"], files, pieces)
+    later = {key: body[key] for key in ("data", "evaluation_due") if key in body}
+    counts = batch, body["update"]
+    manifest = Manifest(*counts, body["recipe"], body["scalars"], files, pieces, **later)
     for file in files:
         found = folder / file.name
         size = found.stat().st_size if found.is_file() else None

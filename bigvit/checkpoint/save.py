@@ -1,11 +1,14 @@
-"""Writing a checkpoint: each rank its slices, then rank 0 the manifest, then the name."""
+"""Writing checkpoints: a copy in host memory, then in the background each rank its slices, and
+rank 0 the manifest and the name. A reader sees all of a checkpoint or nothing."""
 
 import json
 import os
+import secrets
 import shutil
+import threading
 import time
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,11 @@ from bigvit.checkpoint.manifest import (
     Manifest,
     Piece,
     check_tiling,
-    checkpoints_in,
     step_name,
+    verify_file,
     write_manifest,
 )
+from bigvit.checkpoint.retention import discard, prune, remove_leftovers
 from bigvit.engines.engine import Engine
 
 DTYPES = {
@@ -37,61 +41,188 @@ DTYPES = {
 }
 """Names of dtypes in a safetensors header."""
 
+PATIENCE = 60.0  # seconds until files that other hosts wrote must be seen, which on NFS may be late
+CHUNK = 1 << 22  # bytes hashed and written at once
+
 
 class NotSaved(Exception):
     """A checkpoint could not be written, on this rank or another; earlier ones are untouched."""
 
 
+@dataclass
+class _Writing:
+    """A checkpoint on its way to the disk."""
+
+    whole: Path
+    aside: Path
+    manifest: Manifest  # without files and pieces
+    tensors: dict[str, Tensor]  # of this rank, by "kind/name"
+    pieces: tuple[Piece, ...]
+    error: Exception | None = None  # why it failed on this rank
+    written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or failed
+    given_up: threading.Event = field(default_factory=threading.Event)
+    deadline: float = float("inf")  # for seeing what others wrote
+
+
+class Saver:
+    """Writes an engine's checkpoints into a run's folder of them, one at a time.
+
+    Training goes on while files are written: `save` waits for the checkpoint before, and for a copy
+    of this rank's slices. No collective runs in the background.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        recipe: dict[str, Any],
+        keep: int,
+        keep_every: int | None = None,
+        data: dict[str, Any] | None = None,
+        background: bool = True,
+    ) -> None:
+        """Collective.
+
+        Args:
+            folder: the run's checkpoints; what a killed job left half written there is removed.
+            recipe: as `to_json` wrote it.
+            keep: how many checkpoints to leave, the newest.
+            keep_every: leave those at a multiple of this many batches, too.
+            data: what the images are, to be compared when the run is resumed.
+            background: false writes without a copy, and returns when all is written.
+        """
+        self.engine, self.folder, self.recipe = engine, folder, recipe
+        self.keep, self.keep_every, self.data = keep, keep_every, data
+        self.background = background
+        self.saved: list[int] = []  # batches of new whole checkpoints, on rank 0; to be emptied
+        ranks = engine.ranks
+        size = sum(part.view.nbytes for part in engine.slices() if part.writer)
+        self._copy = torch.empty(
+            size if background else 0, dtype=torch.uint8, pin_memory=ranks.device.type == "cuda"
+        )
+        self._copy.zero_()  # its pages are made now, not in the first copy
+        self._writing: _Writing | None = None
+        self._thread = threading.Thread()
+        self._attempt = int(ranks.sum(torch.tensor(secrets.randbits(32) * (ranks.rank == 0))))
+        if ranks.rank == 0:
+            remove_leftovers(folder)
+
+    @property
+    def failed(self) -> bool:
+        """Whether this rank knows that the checkpoint under way will not be whole."""
+        return self._writing is not None and self._writing.error is not None
+
+    def save(self, batch: int, skipped: int = 0, evaluation_due: bool = False) -> Path:
+        """Begin to write a checkpoint, when the one before is whole. Collective.
+
+        Args:
+            batch: global batches consumed.
+            skipped: those of them without an update.
+            evaluation_due: whether an evaluation at this batch was left for later.
+
+        Raises:
+            NotSaved: on every rank; the one before could not be written, or this one if it is not
+                written in the background.
+        """
+        self.wait()
+        whole = self.folder / step_name(batch)
+        aside = self.folder / f".{whole.name}.{self._attempt:08x}.aside"
+        scalars, update = self.engine.scalars(), batch - skipped
+        manifest = Manifest(batch, update, self.recipe, scalars, (), (), self.data, evaluation_due)
+        self._writing = _Writing(whole, aside, manifest, *self._slices())
+        self._thread = threading.Thread(target=self._write, args=(self._writing,), daemon=True)
+        self._thread.start()
+        if not self.background:
+            self.wait()
+        return whole
+
+    def wait(self) -> None:
+        """Wait until the checkpoint under way is whole. Collective.
+
+        Raises:
+            NotSaved: on every rank.
+        """
+        if (writing := self._writing) is None:
+            return
+        ranks = self.engine.ranks
+        writing.written.wait()
+        if ranks.agree(writing.error is not None):
+            writing.given_up.set()
+        writing.deadline = time.monotonic() + PATIENCE
+        self._thread.join()
+        self._writing = None
+        if reason := ranks.first_text(str(writing.error or "")):
+            if ranks.rank == 0:
+                shutil.rmtree(writing.aside, ignore_errors=True)
+            raise NotSaved(f"{writing.whole} could not be written ({reason})")
+
+    def _slices(self) -> tuple[dict[str, Tensor], tuple[Piece, ...]]:
+        """What this rank writes: copied where training goes on meanwhile."""
+        parts = [part for part in self.engine.slices() if part.writer]
+        parts.sort(key=lambda part: -part.dtype.itemsize)  # aligned, wherever the one before ends
+        file = _file_of(self.engine.ranks.rank)
+        tensors: dict[str, Tensor] = {}
+        pieces: list[Piece] = []
+        position = 0
+        for part in parts:
+            place = (part.start, part.stop, file)
+            piece = Piece(part.name, part.kind, DTYPES[part.dtype], part.shape, *place)
+            tensors[piece.key] = part.view
+            if self.background:
+                end = position + part.view.nbytes
+                tensors[piece.key] = self._copy[position:end].view(part.dtype)
+                tensors[piece.key].copy_(part.view, non_blocking=True)
+                position = end
+            pieces.append(piece)
+        if self.engine.ranks.device.type == "cuda":
+            torch.cuda.synchronize()
+        return tensors, tuple(pieces)
+
+    def _write(self, writing: _Writing) -> None:
+        """Write this rank's part, and on rank 0 what makes it a checkpoint. In the background."""
+        ranks = self.engine.ranks
+        try:
+            writing.aside.mkdir(parents=True, exist_ok=True)
+            path = writing.aside / _file_of(ranks.rank)
+            file = write_tensors(path, writing.tensors)
+            verify_file(writing.aside, file)
+            side = {"file": asdict(file), "pieces": [asdict(piece) for piece in writing.pieces]}
+            write_json(_side_of(path), side)
+            writing.written.set()
+            if ranks.rank == 0:
+                self._finish(writing)
+        except Exception as error:  # told to all ranks by `wait`
+            writing.error = error
+        finally:
+            writing.written.set()
+
+    def _finish(self, writing: _Writing) -> None:
+        """Wait for the other ranks' parts; then the manifest, the name, and older ones go."""
+        names = [_file_of(rank) for rank in range(self.engine.ranks.world)]
+        sides = [_side_of(writing.aside / name) for name in names]
+        if not _seen(sides, writing):
+            return  # another rank has failed, and says so
+        files, pieces = _collect(sides)
+        write_manifest(writing.aside, replace(writing.manifest, files=files, pieces=pieces))
+        for side in sides:
+            side.unlink()
+        sync_folder(writing.aside)
+        if writing.whole.exists():
+            discard(writing.whole)
+        rename(writing.aside, writing.whole)
+        self.saved.append(writing.manifest.batch)
+        prune(self.folder, self.keep, self.keep_every)
+
+
 def save(
     engine: Engine, folder: Path, batch: int, recipe: dict[str, Any], keep: int, skipped: int = 0
 ) -> Path:
-    """Write a checkpoint into a run's checkpoints folder. Collective.
-
-    Args:
-        folder: the run's checkpoints.
-        batch: global batches consumed.
-        recipe: as `to_json` wrote it.
-        keep: how many checkpoints to leave, the newest.
-        skipped: batches consumed without an update.
+    """Write one checkpoint, and return when it is whole. Collective; arguments as `Saver`'s.
 
     Raises:
         NotSaved: on every rank.
     """
-    ranks = engine.ranks
-    aside, whole = folder / f".{step_name(batch)}.aside", folder / step_name(batch)
-    scalars = engine.scalars()
-
-    def prepare() -> None:
-        for left in folder.glob(".step_*.aside"):  # of a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        aside.mkdir(parents=True)
-
-    def write() -> None:
-        _write_slices(engine, aside)
-
-    def finish() -> None:
-        files, pieces = _collect(aside, ranks.world)
-        write_manifest(aside, Manifest(batch, batch - skipped, recipe, scalars, files, pieces))
-        if whole.exists():
-            shutil.rmtree(whole)
-        rename(aside, whole)
-        for old in checkpoints_in(folder)[:-keep]:
-            shutil.rmtree(old)
-
-    # one step after another, all ranks knowing that the last one worked everywhere
-    for step, everywhere in ((prepare, False), (write, True), (finish, False)):
-        failure = None
-        if everywhere or ranks.rank == 0:
-            try:
-                step()
-            except (OSError, ValueError) as error:
-                failure = error
-        if ranks.agree(failure is not None):
-            if ranks.rank == 0:
-                shutil.rmtree(aside, ignore_errors=True)
-            reason = failure or "on another rank"
-            raise NotSaved(f"{whole} could not be written ({reason})") from failure
-    return whole
+    return Saver(engine, folder, recipe, keep, background=False).save(batch, skipped)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
@@ -99,7 +230,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
     header: dict[str, Any] = {}
     position = 0
     for key, tensor in tensors.items():
-        end = position + tensor.numel() * tensor.element_size()
+        end = position + tensor.nbytes
         header[key] = {
             "dtype": DTYPES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -111,8 +242,9 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
     hasher = xxhash.xxh3_128()
     with path.open("wb") as file:
         for block in (len(text).to_bytes(8, "little"), text, *map(_bytes, tensors.values())):
-            file.write(block)
-            hasher.update(block)
+            for chunk in _chunks(block):
+                file.write(chunk)
+                hasher.update(chunk)
         file.flush()
         os.fsync(file.fileno())
     return File(path.name, 8 + len(text) + position, hasher.hexdigest())
@@ -122,27 +254,47 @@ def _bytes(tensor: Tensor) -> Any:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
-def _write_slices(engine: Engine, folder: Path) -> None:
-    """A rank's slices and, after them, the side file that says what they are."""
-    path = folder / f"rank_{engine.ranks.rank:05d}.safetensors"
-    tensors: dict[str, Tensor] = {}
-    pieces: list[Piece] = []
-    for part in engine.slices():
-        if part.writer:
-            dtype = DTYPES[part.dtype]
-            place = (part.start, part.stop, path.name)
-            piece = Piece(part.name, part.kind, dtype, part.shape, *place)
-            tensors[piece.key] = part.view
-            pieces.append(piece)
-    file = write_tensors(path, tensors)
-    side = {"file": asdict(file), "pieces": [asdict(piece) for piece in pieces]}
-    write_json(path.with_suffix(".json"), side)
+def _chunks(block: bytes | memoryview) -> Iterator[memoryview]:
+    """Pieces that are still in the cache when they are read the second time."""
+    view = memoryview(block)
+    for start in range(0, len(view), CHUNK):
+        yield view[start : start + CHUNK]
 
 
-def _collect(folder: Path, world: int) -> tuple[tuple[File, ...], tuple[Piece, ...]]:
-    """What all ranks wrote, from their side files, which are then removed."""
-    sides = [folder / f"rank_{rank:05d}.json" for rank in range(world)]
-    _wait_for(sides)
+def _file_of(rank: int) -> str:
+    return f"rank_{rank:05d}.safetensors"
+
+
+def _side_of(path: Path) -> Path:
+    """What says that a rank's file is whole, and what it holds."""
+    return path.with_suffix(".json")
+
+
+def _seen(sides: list[Path], writing: _Writing) -> bool:
+    """Wait until rank 0 sees all side files. A folder is listed anew every time: NFS may remember
+    for a while that a name was not there.
+
+    Returns:
+        False where another rank has given up.
+
+    Raises:
+        OSError: all were written, but are not seen here.
+    """
+    wait = 0.01
+    while missing := sorted({side.name for side in sides} - set(os.listdir(writing.aside))):
+        if writing.given_up.wait(wait):
+            return False
+        if time.monotonic() > writing.deadline:
+            raise OSError(
+                f"{missing[0]} is not seen by rank 0 after {PATIENCE:.0f} s; "
+                "the run folder must be on a file system that all hosts share"
+            )
+        wait = min(2 * wait, 1.0)
+    return True
+
+
+def _collect(sides: list[Path]) -> tuple[tuple[File, ...], tuple[Piece, ...]]:
+    """What all ranks wrote, from their side files."""
     values = [json.loads(side.read_text()) for side in sides]
     files = tuple(File(**value["file"]) for value in values)
     pieces = tuple(
@@ -151,21 +303,4 @@ def _collect(folder: Path, world: int) -> tuple[tuple[File, ...], tuple[Piece, .
         for piece in value["pieces"]
     )
     check_tiling(pieces)
-    for side in sides:
-        side.unlink()
-    sync_folder(folder)
     return files, pieces
-
-
-def _wait_for(paths: Iterable[Path], seconds: float = 60) -> None:
-    """Wait until files that other hosts wrote are seen here, as on NFS they may be late."""
-    deadline = time.monotonic() + seconds
-    missing = [path for path in paths if not path.exists()]
-    while missing and time.monotonic() < deadline:
-        time.sleep(0.1)
-        missing = [path for path in missing if not path.exists()]
-    if missing:
-        raise OSError(
-            f"{missing[0].name} is not seen by rank 0 after {seconds:.0f} s; "
-            "the run folder must be on a file system that all hosts share"
-        )

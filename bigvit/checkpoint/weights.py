@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bigvit.checkpoint.folder import find_checkpoint
 from bigvit.checkpoint.load import read_model
+from bigvit.checkpoint.start import find_checkpoint
 
 AUTHORS = ((r"(blocks\.\d+)\.gamma_(\d)", r"\1.ls\2.gamma"),)
 """Names in facebookresearch/deit -> ours."""

@@ -1,5 +1,6 @@
 """From image numbers to micro-batches, in any number of worker processes."""
 
+import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,10 @@ from bigvit.data.decode import BadImage
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
 from bigvit.recipe import Data, Images, Layout, Recipe
+from bigvit.stopping import SIGNALS
 from bigvit.task import Batch
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 Draws = Callable[[int, tuple[int, int]], dict[str, Tensor]]
 """(number of the global batch, span of positions) -> everything random in the forward pass."""
 
@@ -159,7 +162,7 @@ def _stream(
         num_workers=workers,
         collate_fn=_collate,
         pin_memory=torch.cuda.is_available(),
-        worker_init_fn=_ignore_signals,
+        worker_init_fn=_live_and_die_with_the_rank,
         multiprocessing_context="fork" if workers else None,
         prefetch_factor=4 if workers else None,
     )
@@ -195,7 +198,9 @@ def _blank(data: Data) -> Tensor:
     return torch.zeros((data.channels, data.image_size, data.image_size), dtype=torch.uint8)
 
 
-def _ignore_signals(_: int) -> None:
-    """A request to stop is the rank's to answer; a worker ends with its parent."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+def _live_and_die_with_the_rank(_: int) -> None:
+    """In a worker: a request to stop is the rank's to answer; but it ends when the rank does, also
+    by SIGKILL, which the kernel tells it."""
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -27,7 +28,22 @@ class Ranks:
 
     def agree(self, flag: int) -> int:
         """The largest of the ranks' flags. Collective."""
-        return int(self._reduce(torch.tensor(flag), dist.ReduceOp.MAX))
+        return self.agree_each([flag])[0]
+
+    def agree_each(self, flags: Sequence[int]) -> list[int]:
+        """The largest of the ranks' flags, for each of several. Collective."""
+        return self._reduce(torch.tensor(flags), dist.ReduceOp.MAX).tolist()
+
+    def first_text(self, text: str) -> str:
+        """The text of the first rank that has any, at most 1,000 bytes of it. Collective."""
+        first = self.world - self.agree(self.world - self.rank if text else 0)
+        if first == self.world:
+            return ""
+        said = torch.zeros(1000, dtype=torch.uint8)
+        if self.rank == first:
+            encoded = text.encode()[:1000]
+            said[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
+        return bytes(self.sum(said).tolist()).rstrip(b"\0").decode(errors="replace")
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of the ranks' tensors, which lie on the CPU. Collective."""

@@ -2,6 +2,7 @@
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 """Refuse values that cannot train, before anything expensive. No torch here."""
 
+import difflib
 import math
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -19,6 +20,9 @@ from bigvit.recipe.model import ParallelViT
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
+
+INDEX = ("images", "classes", "digest")
+"""What a data set's index is described by, in a checkpoint: index.train.digest."""
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -74,17 +78,38 @@ def check_run(run: Run) -> None:
         "evaluate_every",
         "checkpoint_every",
         "keep",
+        "keep_every",
         "stop_after",
     ):
         value = getattr(run, name)
         _allow(f"--{name.replace('_', '-')}", value, value is None or value >= 1, "at least 1")
     workers = run.workers
     _allow("--workers", workers, workers is None or workers >= 0, "0 or more")
+    minutes = run.max_minutes
+    _allow("--max-minutes", minutes, minutes is None or 0 < minutes < math.inf, "above 0")
     jump = run.loss_jump
     _allow("--loss-jump", jump, jump is None or jump > 1, "above 1")
     for name in ("bad_images", "checkpoint_activations"):
         share = getattr(run, name)
         _allow(f"--{name.replace('_', '-')}", share, 0 <= share <= 1, "a share, 0 to 1")
+
+
+def check_changes(run: Run, recipe: Recipe) -> None:
+    """Check that the fields that may differ from an earlier run are fields.
+
+    Raises:
+        ValueError: one is not; the message gives the nearest.
+    """
+    index = [f"index.{split}.{key}" for split in ("train", "test") for key in INDEX]
+    known = {""}
+    for path in (*(path for path, _ in leaves(recipe)), *index):
+        names = path.split(".")
+        known |= {".".join(names[:i]) for i in range(1, len(names) + 1)}
+    for name in run.allow_change:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            hint = f"the nearest are {', '.join(near)}" if near else "`bigvit show` lists them"
+            raise ValueError(f"--allow-change {name}: there is no such field; {hint}")
 
 
 def _check_model(recipe: Recipe) -> None:

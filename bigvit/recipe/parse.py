@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
-from bigvit.recipe.check import check_recipe, check_run
+from bigvit.recipe.check import check_changes, check_recipe, check_run
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Command, Run
@@ -43,6 +43,7 @@ def parse(args: Sequence[str]) -> Command:
     )
     check_recipe(options.recipe)
     check_run(options.run)
+    check_changes(options.run, options.recipe)
     return Command(name, options.recipe, options.run, tuple(rest[1:]))
 
 

@@ -27,7 +27,12 @@ class Run:
     evaluate_ema: bool = False  # also evaluate the average of the weights
     checkpoint_every: int = 1000  # updates between checkpoints; the last update is always saved
     keep: int = 3  # checkpoints kept, the newest
+    keep_every: int | None = None  # checkpoints at a multiple of this many updates are kept, too
+    background_save: bool = True  # write checkpoints from a copy, while training goes on
+    save_failure: Literal["stop", "continue"] = "stop"  # where a checkpoint cannot be written
+    allow_change: tuple[str, ...] = ()  # fields that may differ from the run that is gone on with
     stop_after: int | None = None  # stop at this update as on request: checkpoint, exit code 85
+    max_minutes: float | None = None  # stop after this time as on request, the start included
 
 
 @dataclass(frozen=True)

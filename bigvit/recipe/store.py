@@ -4,7 +4,7 @@
 
 import logging
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -63,6 +63,12 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
             yield from differences(a, b, f"{path}.{i}")
     elif old != new:
         yield f"{path}: {old} -> {new}"
+
+
+def is_named(difference: str, fields: Iterable[str]) -> bool:
+    """Whether a line of `differences` is about one of the fields, or what lies below one."""
+    path = difference.partition(":")[0]
+    return any(path == field or path.startswith(f"{field}.") for field in fields)
 
 
 def _build(kind: Any, value: Any, path: str) -> Any:

@@ -15,16 +15,16 @@ def two_ranks(launch, tmp_path_factory) -> Path:
     """Folder of the runs on two ranks, none of them resumed yet in new processes."""
     folder = tmp_path_factory.mktemp("ranks")
     names = ("whole", "frozen", "first_half", "half_precision", "half_precision_halves")
-    done = launch(2, RANKS, folder, *names, "not_finite", "counts", timeout=600)
+    done = launch(2, RANKS, folder, *names, "not_finite", "counts", "chain", timeout=600)
     assert done.code == 0, done.output
     return folder
 
 
 @pytest.fixture(scope="session")
-def three_ranks(launch, two_ranks) -> Path:
-    """The same folder, after three ranks went on with a run of two."""
+def three_ranks(launch, two_ranks, one_rank) -> Path:
+    """The same folder, after one rank and then three went on with runs of two."""
     shutil.copytree(two_ranks / "halves_1", two_ranks / "halves_elsewhere")
-    done = launch(3, RANKS, two_ranks, "other_world", "counts")
+    done = launch(3, RANKS, two_ranks, "other_world", "counts", "chain", timeout=600)
     assert done.code == 0, done.output
     return two_ranks
 
@@ -53,7 +53,7 @@ def lamb_ranks(launch, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def resumed(launch, two_ranks, three_ranks) -> Path:
     """The same folder, after new processes went on with the stopped runs."""
-    done = launch(2, RANKS, two_ranks, "second_half")
+    done = launch(2, RANKS, two_ranks, "second_half", "chain", timeout=600)
     assert done.code == 0, done.output
     return two_ranks
 
@@ -70,9 +70,9 @@ def guard_ranks(launch, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def one_rank(launch, tmp_path_factory) -> Path:
-    """Folder of what one rank under DeepSpeed shows."""
-    folder = tmp_path_factory.mktemp("one")
-    done = launch(1, RANKS, folder, "initial_weights")
+def one_rank(launch, two_ranks) -> Path:
+    """The same folder, after one rank under DeepSpeed showed its weights and went on with runs."""
+    folder = two_ranks
+    done = launch(1, RANKS, folder, "initial_weights", "chain")
     assert done.code == 0, done.output
     return folder

@@ -9,7 +9,8 @@ import tiny
 import torch
 from torch import Tensor
 
-from bigvit.checkpoint.folder import RunFolder, plan_start
+from bigvit.checkpoint.folder import RunFolder
+from bigvit.checkpoint.start import plan_start
 from bigvit.engines.ranks import Ranks
 from bigvit.loop import run
 from bigvit.recipe import Command, Recipe, Run, layout

@@ -10,8 +10,8 @@ import tiny
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bigvit.checkpoint.folder import checkpoints_of
 from bigvit.checkpoint.load import read_weights
+from bigvit.checkpoint.start import checkpoints_of
 from bigvit.data.loader import train_batches
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import DigitsSource

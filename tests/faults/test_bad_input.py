@@ -9,11 +9,13 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small import TINY, content
 
+from bigvit.checkpoint.manifest import read_manifest, write_manifest
 from bigvit.train import main
 
 ORDINARY = ("an override that is unknown", "a run folder in use", "a damaged checkpoint")
@@ -37,22 +39,42 @@ def checkpoint(folder: Path) -> Path:
     return folder / "run" / "checkpoints" / "step_00000004"
 
 
+def resume_from(folder: Path) -> list[str]:
+    """From the checkpoint itself: then no other is taken in its place."""
+    return tiny("--run-dir", folder / "run", "--resume", checkpoint(folder))
+
+
 def damage(folder: Path) -> list[str]:
     path = checkpoint(folder) / "rank_00000.safetensors"
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
-    return resume(folder)
+    return resume_from(folder)
 
 
 def truncate(folder: Path) -> list[str]:
     path = checkpoint(folder) / "rank_00000.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    return resume(folder)
+    return resume_from(folder)
 
 
 def empty_manifest(folder: Path) -> list[str]:
     (checkpoint(folder) / "manifest.json").write_text("")
+    return resume_from(folder)
+
+
+def damage_all(folder: Path) -> list[str]:
+    for path in (folder / "run" / "checkpoints").iterdir():
+        (path / "manifest.json").unlink()
+    return resume(folder)
+
+
+def other_data(folder: Path) -> list[str]:
+    """Say in the newest checkpoint that the run began with other images."""
+    manifest = read_manifest(checkpoint(folder))
+    assert manifest.data is not None
+    train = manifest.data["train"] | {"digest": "0" * 32}
+    write_manifest(checkpoint(folder), replace(manifest, data=manifest.data | {"train": train}))
     return resume(folder)
 
 
@@ -141,6 +163,13 @@ CASES: dict[str, tuple[Make, str]] = {
     "a damaged checkpoint": (damage, "rank_00000.safetensors is damaged"),
     "a truncated checkpoint": (truncate, "bytes long instead of"),
     "an emptied manifest": (empty_manifest, "manifest.json is damaged"),
+    "no whole checkpoint": (damage_all, "holds no whole checkpoint"),
+    "a run on other data": (other_data, f"index.train.digest: {'0' * 32} -> "),
+    "a change of what there is not": (
+        lambda f: resume(f, "--allow-change", "optim.lrr"),
+        "--allow-change optim.lrr: there is no such field; the nearest are optim.lr",
+    ),
+    "a time limit of nothing": (lambda f: fresh(f, "--max-minutes", 0), "--max-minutes: 0"),
     "a run of another recipe": (lambda f: resume(f, "--seed", 1), "seed: 0 -> 1"),
     "a run folder that holds a run": (
         lambda f: tiny("--run-dir", f / "run"),

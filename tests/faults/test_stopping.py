@@ -1,21 +1,24 @@
-"""How a run ends by itself: a loss that is not finite, and a signal."""
+"""How a run ends by itself: a loss that is not finite, and requests to stop in every phase."""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from small import TINY
+import psutil
+import pytest
+from small import ROOT, TINY, living, start
 
-from bigvit.checkpoint.folder import checkpoints_of
 from bigvit.checkpoint.load import read_weights
+from bigvit.checkpoint.manifest import batch_of
+from bigvit.checkpoint.start import checkpoints_of
 from bigvit.cli import main
 
-ROOT = Path(__file__).parent.parent.parent
+PHASES = ("start", "update", "evaluation", "save")
+TARGETS = ("rank", "launch.py", "group", "orphan", "file")
+ORDINARY = (("start", "group"), ("update", "launch.py"), ("evaluation", "rank"), ("save", "orphan"))
 
 
 def test_a_loss_that_is_not_finite_stops_every_rank(launch, tmp_path):
@@ -33,65 +36,88 @@ def test_a_loss_that_is_not_finite_stops_every_rank(launch, tmp_path):
     read_weights(last)  # verifies every file
 
 
-def test_a_signal_to_one_rank_stops_all_after_a_checkpoint(tmp_path):
-    run = tmp_path / "run"
-    launcher = Path(sys.executable).parent / "deepspeed"
-    options = ("--run-dir", str(run), "--workers", "1", "--log-every", "1")
-    process = subprocess.Popen(
-        [launcher, "--num_accelerators", "2", "--master_port", "29741", "scripts/train.py"]
-        + ["digits_vit", *TINY, *options],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.mark.parametrize(
+    ("phase", "target"),
+    [
+        pytest.param(phase, target, marks=[] if (phase, target) in ORDINARY else pytest.mark.slow)
+        for phase in PHASES
+        for target in TARGETS
+    ],
+)
+def test_a_request_to_stop_in_any_phase(phase, target, tmp_path):
+    run, said = tmp_path / "run", tmp_path / "said"
+    options = ("--run-dir", run, "--workers", 1, "--log-every", 1, "--checkpoint-every", 10)
+    long = ("--schedule.epochs", 500, "--micro-batch", 8)
+    script = ("tests/faults/phases.py", phase, target, said)
+    process = start(*script, "digits_vit", *TINY, *options, *long)
     try:
-        deadline = time.monotonic() + 90
-        while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
-            time.sleep(0.2)
-        rank_1 = _rank(1, run)
-        os.kill(rank_1, signal.SIGUSR1)
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate(timeout=180)
+        _, alive = psutil.wait_procs(living(run), timeout=60)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 85, output
+        for left in living(run):
+            left.kill()
+    assert alive == [], output
+    assert "Traceback" not in output
+    if target in ("rank", "file"):
+        assert process.returncode == 85, output
     status = json.loads((run / "status.json").read_text())
-    (last,) = checkpoints_of(run)
-    assert status["state"] == "requeue" and last.name == f"step_{status['update']:08d}"
+    assert (status["state"], status["exit_code"]) == ("requeue", 85), output
+    last = checkpoints_of(run)[-1]
     read_weights(last)
+    assert batch_of(last) == status["update"] >= int(said.read_text())
+    if phase == "evaluation":  # it was not waited for, and is made up for later
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert not [line for line in lines if "top1" in line]
 
 
-def test_bigvit_stop_stops_a_run_after_a_checkpoint(tmp_path):
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
+    ],
+)
+def test_bigvit_launch_passes_a_signal_on_and_the_exit_code_back(number, tmp_path):
     run = tmp_path / "run"
-    command = [sys.executable, "scripts/train.py", "digits_vit", *TINY, "--engine", "single"]
-    options = ["--run-dir", str(run), "--workers", "0", "--log-every", "1"]
-    process = subprocess.Popen([*command, *options, "--schedule.epochs", "500"], cwd=ROOT)
+    options = ("--run-dir", run, "--workers", 1, "--log-every", 1, "--schedule.epochs", 500)
+    script = ("scripts/train.py", "digits_vit", *TINY, *options)
+    process = start(*script, program=("bigvit", "launch"))
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert main(["stop", str(run)]) == 0
-        assert process.wait(timeout=60) == 85
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=120)
     finally:
         process.kill()
-        process.wait()
+        for left in living(run):
+            left.kill()
+    assert process.returncode == 85, output
     assert json.loads((run / "status.json").read_text())["state"] == "requeue"
-    (last,) = checkpoints_of(run)
-    read_weights(last)
+    assert living(run) == []
+    read_weights(checkpoints_of(run)[-1])
 
 
-def _rank(rank: int, run: Path) -> int:
-    """The process of a rank of the run: the first of those whose parent is the launcher."""
-    wanted = f"--local_rank={rank}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
+def test_bigvit_stop_and_a_time_limit_stop_a_run_after_a_checkpoint(tmp_path):
+    for how in ("bigvit stop", "--max-minutes"):
+        run = tmp_path / how.replace(" ", "_")
+        command = [sys.executable, "scripts/train.py", "digits_vit", *TINY, "--engine", "single"]
+        options = ["--run-dir", str(run), "--workers", "0", "--log-every", "1"]
+        limit = ["--max-minutes", "0.2"] if how == "--max-minutes" else []
+        long = ["--schedule.epochs", "500"]
+        process = subprocess.Popen([*command, *options, *long, *limit], cwd=ROOT)
         try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if wanted in words and str(run).encode() in words:
-            found.append(int(entry.name))
-    return min(found)
+            deadline = time.monotonic() + 60
+            while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+                time.sleep(0.2)
+            if not limit:
+                assert main(["stop", str(run)]) == 0
+            assert process.wait(timeout=60) == 85
+        finally:
+            process.kill()
+            process.wait()
+        assert json.loads((run / "status.json").read_text())["state"] == "requeue"
+        (last,) = checkpoints_of(run)
+        read_weights(last)
+        assert not (run / "stop").exists()

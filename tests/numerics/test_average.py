@@ -9,8 +9,8 @@ import pytest
 import timm
 import torch
 
-from bigvit.checkpoint.folder import find_checkpoint
 from bigvit.checkpoint.load import read_model
+from bigvit.checkpoint.start import find_checkpoint
 from bigvit.cli import main
 from bigvit.data.loader import test_batches as all_test_images
 from bigvit.data.sources import open_source

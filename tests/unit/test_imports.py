@@ -76,9 +76,9 @@ def test_the_source_is_read() -> None:
         ("models", ("layers", "models", "recipe", "random")),
         ("objectives", ("objectives", "models.output", "layers", "recipe", "random")),
         ("optim", ("optim", "recipe", "task")),
-        ("data", ("data", "recipe", "random", "task")),
+        ("data", ("data", "recipe", "random", "stopping", "task")),
         ("engines", ("engines", "optim", "recipe", "task", "ds_configs")),
-        ("checkpoint", ("checkpoint", "engines.engine", "recipe")),
+        ("checkpoint", ("checkpoint", "engines.engine", "engines.ranks", "recipe")),
     ],
 )
 def test_a_folder_imports_only_what_lies_below_it(folder: str, allowed: tuple[str, ...]) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from bigvit import __version__
-from bigvit.checkpoint.folder import RunFolder, Start, find_checkpoint, plan_start
+from bigvit.checkpoint.folder import RunFolder
 from bigvit.checkpoint.manifest import Manifest, step_name, write_manifest
+from bigvit.checkpoint.start import Start, find_checkpoint, plan_start
 from bigvit.recipe import Recipe, Run
 from bigvit.recipe.parse import Command
 from bigvit.recipe.store import to_json
@@ -165,19 +166,29 @@ def test_resume_auto_of_a_run_without_checkpoints_starts_fresh(run_dir: Path) ->
 
 
 def test_resume_auto_takes_the_newest_checkpoint(run_dir: Path) -> None:
-    for update in (2, 30, 4):
-        checkpoint(run_dir, update)
+    two, thirty, four = (checkpoint(run_dir, update) for update in (2, 30, 4))
     (run_dir / "checkpoints" / f".{step_name(31)}.aside").mkdir()
     (run_dir / "checkpoints" / "step_99").mkdir()
     start = plan_start(command(run_dir=run_dir, resume="auto"))
-    assert start == Start(run_dir, run_dir / "checkpoints" / step_name(30))
+    assert start == Start(run_dir, thirty, older=(four, two))
 
 
 def test_resume_from_a_run_folder_goes_on_there_from_its_newest(run_dir: Path) -> None:
-    checkpoint(run_dir, 2)
-    newest = checkpoint(run_dir, 3)
-    assert plan_start(command(resume=str(run_dir))) == Start(run_dir.resolve(), newest)
-    assert plan_start(command(run_dir=run_dir, resume=str(run_dir))) == Start(run_dir, newest)
+    older = checkpoint(run_dir, 2)
+    found = checkpoint(run_dir, 3), (older,)
+    assert plan_start(command(resume=str(run_dir))) == Start(run_dir.resolve(), *found)
+    assert plan_start(command(run_dir=run_dir, resume=str(run_dir))) == Start(run_dir, *found)
+
+
+def test_a_checkpoint_that_is_not_whole_is_passed_over_and_named(run_dir: Path) -> None:
+    oldest, older, damaged = (checkpoint(run_dir, update) for update in (2, 3, 4))
+    (damaged / "manifest.json").write_text("{")
+    (oldest / "manifest.json").unlink()
+    start = plan_start(command(run_dir=run_dir, resume="auto"))
+    assert (start.checkpoint, start.older) == (older, ())
+    (reason,) = start.damaged
+    assert str(damaged / "manifest.json") in reason
+    assert find_checkpoint(run_dir) == older
 
 
 def test_resume_from_a_checkpoint_goes_on_in_its_run(run_dir: Path) -> None:

@@ -1,0 +1,192 @@
+"""Where a run begins: from nothing, or from a checkpoint that is whole. No torch here."""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bigvit.checkpoint.manifest import STEP, Damaged, checkpoints_in, read_manifest
+from bigvit.recipe import Command
+from bigvit.recipe.store import differences, filled, is_named, to_json
+
+log = logging.getLogger(__name__)
+OURS = ("lock", "checkpoints", ".recipe.json.aside")  # there before recipe.json is
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """A run's checkpoints, oldest first."""
+    return checkpoints_in(folder / "checkpoints")
+
+
+def run_of(checkpoint: Path) -> Path:
+    """The run folder that a checkpoint lies in, if it was not copied elsewhere."""
+    return checkpoint.resolve().parent.parent
+
+
+class Refused(ValueError):
+    """A run that differs from what it would go on from."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Checkpoints at a path."""
+
+    whole: tuple[Path, ...]  # their files have their length; newest first
+    damaged: tuple[str, ...]  # what is wrong with those newer than all of these
+
+
+def find_checkpoints(path: Path) -> Found:
+    """The checkpoint at a path, or those of the run folder there.
+
+    Raises:
+        ValueError: it is neither, or no checkpoint there is whole.
+    """
+    if STEP.fullmatch(path.name) and path.is_dir():
+        read_manifest(path)
+        return Found((path,), ())
+    if not path.is_dir():
+        raise ValueError(f"there is no run folder or checkpoint {path}")
+    if not (path / "recipe.json").is_file():
+        raise ValueError(f"{path} is neither a run folder nor a checkpoint of bigvit")
+    whole: list[Path] = []
+    damaged: list[str] = []
+    for checkpoint in reversed(checkpoints_of(path)):
+        try:
+            read_manifest(checkpoint)
+            whole.append(checkpoint)
+        except Damaged as error:
+            if not whole:
+                damaged.append(str(error))
+    if not whole:
+        reasons = "".join(f"\n  {reason}" for reason in damaged)
+        raise ValueError(f"{path} holds no {'whole ' * bool(damaged)}checkpoint{reasons}")
+    return Found(tuple(whole), tuple(damaged))
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint at a path: the folder itself, or the newest whole one of a run folder.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = find_checkpoints(path)
+    for reason in found.damaged:
+        log.warning("%s; %s is taken instead", reason, found.whole[0])
+    return found.whole[0]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins."""
+
+    folder: Path  # the run folder
+    checkpoint: Path | None  # what it goes on from; None: from the initial weights
+    older: tuple[Path, ...] = ()  # what to go back to where that proves damaged, newest first
+    damaged: tuple[str, ...] = ()  # what is wrong with newer ones
+
+
+def plan_start(command: Command) -> Start:
+    """Decide where a run begins, changing nothing, so that every rank can.
+
+    Raises:
+        ValueError: the folder or checkpoint is not fit for this run; nothing was touched.
+    """
+    run, resume = command.run, command.run.resume
+    recipe, allowed = to_json(command.recipe), run.allow_change
+    found, home = Found((), ()), None
+    if resume not in (None, "auto"):
+        found = _named(resume)
+        home = run_of(found.whole[0])
+        if not (home / "recipe.json").is_file():
+            home = None  # a checkpoint that was copied elsewhere
+    folder = run.run_dir or home or Path("runs") / command.name
+    if folder.exists():
+        _refuse_foreign(folder, recipe, allowed)
+        checkpoints = checkpoints_of(folder)
+        holds_run = checkpoints or (folder / "metrics.jsonl").exists()
+        if holds_run and (resume is None or (found.whole and home != folder.resolve())):
+            raise ValueError(
+                f"{folder} holds a run already; go on with it by --resume auto, "
+                "or choose another --run-dir"
+            )
+        if checkpoints:
+            own = _named(str(folder), resume)
+            if resume == "auto":
+                found = own
+            if found.whole[0].name != own.whole[0].name:
+                raise ValueError(
+                    f"{folder} holds newer checkpoints than {found.whole[0].name}; go on from the "
+                    "newest by --resume auto, or branch off into another --run-dir"
+                )
+    checkpoint, *older = *found.whole, None
+    if checkpoint:
+        manifest = read_manifest(checkpoint)
+        where = f"--resume {resume}: {checkpoint}"
+        refuse_changes(
+            filled(manifest.recipe), recipe, allowed, f"{where} holds a run of another recipe"
+        )
+        if (stop := run.stop_after) is not None and stop <= manifest.batch:
+            raise ValueError(f"--stop-after {stop}: {checkpoint} is at {manifest.batch} already")
+    if (stop := run.stop_after) is not None and stop > command.recipe.updates:
+        raise ValueError(f"--stop-after {stop}: the recipe has {command.recipe.updates} updates")
+    _refuse_unwritable(folder)
+    return Start(folder, checkpoint, tuple(path for path in older if path), found.damaged)
+
+
+def _named(path: str, resume: str | None = None) -> Found:
+    """What `--resume` names."""
+    try:
+        return find_checkpoints(Path(path))
+    except ValueError as error:
+        raise ValueError(f"--resume {resume or path}: {error}; {WAY_OUT}") from None
+
+
+WAY_OUT = "go on from another checkpoint by its path, or start anew in another --run-dir"
+
+
+def _refuse_foreign(folder: Path, recipe: dict[str, Any], allowed: Sequence[str]) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"--run-dir {folder}: it is not a folder")
+    described = folder / "recipe.json"
+    if not described.exists():
+        if strangers := sorted(path.name for path in folder.iterdir() if path.name not in OURS):
+            raise ValueError(
+                f"--run-dir {folder}: it holds files that are not a run's ({strangers[0]}); "
+                "choose another"
+            )
+        if checkpoints_of(folder):
+            raise ValueError(
+                f"--run-dir {folder}: it holds checkpoints but its recipe.json is missing; "
+                "choose another"
+            )
+        return
+    try:
+        old = json.loads(described.read_text())["recipe"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"--run-dir {folder}: its recipe.json is damaged; choose another"
+        ) from None
+    refuse_changes(
+        filled(old), recipe, allowed, f"--run-dir {folder} holds a run of another recipe"
+    )
+
+
+def refuse_changes(old: Any, new: Any, allowed: Sequence[str], what: str) -> None:
+    """Raise Refused where a run differs from what it goes on from, but in fields (each with all
+    below it) that may differ."""
+    changed = [line for line in differences(old, new) if not is_named(line, allowed)]
+    if changed:
+        shown = "\n  ".join(changed[:12])
+        raise Refused(
+            f"{what}:\n  {shown}\nuse the run's own recipe, overrides and data, allow it by "
+            f"--allow-change {changed[0].split(':')[0]}, or choose another --run-dir"
+        )
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"--run-dir {folder}: {there} cannot be written to; choose another")

@@ -1,0 +1,75 @@
+"""`deepspeed` with signals that reach its ranks: its launchers pass on none, or only to some.
+
+The launchers run in a session of their own, and ignore SIGUSR1. Whatever signal comes here is sent
+to every rank as that one, again and again until they have left: a rank that is only starting may
+miss it. What is left running when the launcher has ended is asked to stop, and then killed.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from bigvit.stopping import SIGNALS
+
+AGAIN = 1.0  # seconds between signals to the ranks
+GRACE = 60.0  # seconds that ranks have for their last checkpoint without a launcher
+
+
+def launch(arguments: Sequence[str]) -> int:
+    """Run `deepspeed ARGUMENTS` to its end, and return its exit code."""
+    stopping = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("deepspeed"), *arguments],
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+    )
+    while process.poll() is None:
+        if stopping:
+            _ask(process.pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(AGAIN)
+    _clear(process.pid)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _ask(session: int) -> None:
+    """Ask the ranks of a session to stop."""
+    for rank in _of(session, ranks=True):
+        with contextlib.suppress(psutil.Error):
+            rank.send_signal(signal.SIGUSR1)
+
+
+def _clear(session: int) -> None:
+    """Leave nothing of a session running."""
+    deadline = time.monotonic() + GRACE
+    while list(_of(session, ranks=True)) and time.monotonic() < deadline:
+        _ask(session)
+        time.sleep(AGAIN)
+    for process in _of(session, ranks=False):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def _of(session: int, ranks: bool) -> Iterator[psutil.Process]:
+    """The processes of a session; or those of them alone that are ranks or their data workers."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) != session or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if not ranks or "LOCAL_RANK" in process.environ():
+                yield process

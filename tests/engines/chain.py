@@ -1,0 +1,61 @@
+"""One run handed on from world size to world size and from stage to stage."""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tiny
+import xxhash
+from launched import train
+
+from bigvit.engines.ranks import Ranks
+from bigvit.task import Batch, Task
+
+LEGS = (("zero3", 4), ("zero1", 8), ("zero2", 12), ("zero1", 16))  # `single` makes the rest
+RECIPES = {"adamw": tiny.adamw, "lamb": tiny.lamb}
+
+
+def chain(ranks: Ranks, folder: Path) -> None:
+    """The next leg, with AdamW and with LAMB, decay groups and accumulation."""
+    for name, recipe in RECIPES.items():
+        path = folder / f"chain_{name}"
+        done = len(list(path.glob("images_*_of_*_0.json")))
+        ranks.agree(0)  # all have counted
+        sharding, stop = LEGS[done]
+        seen: dict[str, str] = {}
+        micro = tiny.cut(recipe, ranks.world).micro_batch
+        with watched(seen):
+            train(
+                ranks,
+                path,
+                recipe,
+                sharding=sharding,
+                resume="auto",
+                stop_after=stop,
+                micro_batch=micro,
+                workers=done % 2,
+            )
+        (path / f"images_{done}_of_{ranks.world}_{ranks.rank}.json").write_text(json.dumps(seen))
+
+
+@contextmanager
+def watched(seen: dict[str, str]) -> Generator[None]:
+    """Note every image as the model sees it, by global batch and slot."""
+    forward = Task.forward
+
+    def watching(self: Task, batch: Batch, predict: bool = False) -> object:
+        if not predict:
+            for i, slot in enumerate(batch.slots.tolist()):
+                pixels = xxhash.xxh3_128(batch.images[i].cpu().numpy().tobytes()).hexdigest()
+                seen[f"{batch.number} {slot}"] = f"{int(batch.ids[i])} {pixels}"
+        return forward(self, batch, predict)
+
+    Task.forward = watching  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        Task.forward = forward
+
+
+SCENARIOS = (chain,)
