@@ -9,12 +9,24 @@ from bigvit.checkpoint.folder import CLASSES, run_of
 from bigvit.checkpoint.load import read_model
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.weights import resample_positions
-from bigvit.recipe import ImageSize, ParallelViT, Recipe, sides
+from bigvit.recipe import (
+    CaiT,
+    ClassAttention,
+    FixedLayerScale,
+    ImageSize,
+    LayerScale,
+    Model,
+    ParallelViT,
+    Recipe,
+    UniformLayerScale,
+    ViT,
+    sides,
+)
 from bigvit.recipe.store import recipe_from_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
-# timm's entry point by width; every value of the model is given beside it
+# timm's entry point of a ViT by width; every value of the model is given beside it
 ARCHITECTURES = {
     384: "deit3_small_patch16_224",
     512: "deit3_medium_patch16_224",
@@ -41,8 +53,7 @@ def export(
     """
     manifest, model = read_model(checkpoint, "ema" if ema else "weight")
     recipe = recipe_from_json(manifest.recipe)
-    if isinstance(recipe.model, ParallelViT):
-        raise ValueError("timm's entry points build no model with parallel branches: no export")
+    _of_timm(recipe.model)
     size = image_size or recipe.data.image_size
     if (grid := recipe.model.grid(size)) != recipe.model.grid(recipe.data.image_size):
         model["pos_embed"] = resample_positions(model["pos_embed"], grid)
@@ -65,9 +76,10 @@ def strangers(folder: Path) -> list[str]:
 def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> dict[str, Any]:
     """config.json as timm reads it: architecture, its arguments, how images become inputs."""
     model, data = recipe.model, recipe.data
+    architecture, own = _of_timm(model)
     height, width = sides(size)
     return {
-        "architecture": ARCHITECTURES.get(model.embed_dim, "deit3_small_patch16_224"),
+        "architecture": architecture,
         "num_classes": model.num_classes,
         "num_features": model.embed_dim,
         "global_pool": "token",
@@ -79,7 +91,7 @@ def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> d
             "depth": model.depth,
             "num_heads": model.num_heads,
             "mlp_ratio": model.mlp_ratio,
-            "init_values": model.layer_scale,
+            **own,
         },
         "pretrained_cfg": {
             "input_size": [model.in_chans, height, width],
@@ -96,3 +108,27 @@ def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> d
             "label_names": classes,
         },
     }
+
+
+def _of_timm(model: Model) -> tuple[str, dict[str, Any]]:
+    """timm's entry point for a model, and the arguments that are its kind's own.
+
+    Raises:
+        ValueError: there is none.
+    """
+    match model:
+        case ViT():
+            architecture = ARCHITECTURES.get(model.embed_dim, "deit3_small_patch16_224")
+            return architecture, {"init_values": model.layer_scale}
+        case CaiT(
+            talking_heads=True,
+            pooling=ClassAttention(depth=depth, keys="class and patches"),
+            residual=LayerScale() | UniformLayerScale() | FixedLayerScale(),
+        ):
+            own = {"depth_token_only": depth, "mlp_ratio_token_only": model.mlp_ratio}
+            return "cait_s24_224", own
+        case CaiT():
+            what = "CaiT but with talking heads, LayerScale and class attention to all tokens"
+        case ParallelViT():
+            what = "model with parallel branches"
+    raise ValueError(f"timm's entry points build no {what}: no export")

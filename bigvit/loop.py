@@ -77,7 +77,7 @@ def _given(command: Command, folder: RunFolder | None) -> Initial | None:
         print(f"weights of {init}: {done}", flush=True)
 
     def initial(name: str) -> torch.Tensor:
-        given = weights.get(name.removeprefix("model."))
+        given = weights.get(name.removeprefix("model.")) if task.takes(name) else None
         return task.initial_weight(name) if given is None else given.float()
 
     return initial

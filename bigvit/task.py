@@ -114,7 +114,11 @@ class Task(nn.Module):
     @property
     def layers(self) -> int:
         """The deepest layer_id."""
-        return self.recipe.model.depth + 1
+        return self.model.layer_id("head.weight")
+
+    def takes(self, name: str) -> bool:
+        """Whether a parameter starts from given weights, where there are some."""
+        return self.model.takes(name.removeprefix("model."))
 
     def _to_model(self, images: Tensor) -> Tensor:
         """Normalised images in the model's own precision."""

@@ -27,7 +27,7 @@ class Squares:
         row = self.sums[self.blocks.index(block_of(name))]
         row[0] += gradient.double().square().sum().cpu()
         row[1] += weight.detach().double().square().sum().cpu()
-        if name.endswith(".gamma"):
+        if name.endswith((".gamma", ".gamma_1", ".gamma_2")):
             row[2] += weight.detach().double().square().sum().cpu()
 
     def by_block(self, ranks: Ranks, norm: float, clip_norm: float | None) -> Norms:

@@ -1,11 +1,13 @@
 """Architectures, one a file; `build` is the one place that knows them all."""
 
+from bigvit.models.cait import ClassAttentionTransformer
 from bigvit.models.output import Output
 from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.vit import ClassTokenTransformer, VisionTransformer
-from bigvit.recipe import ImageSize, Model, ParallelViT, ViT
+from bigvit.recipe import CaiT, ImageSize, Model, ParallelViT, ViT
 
 __all__ = [
+    "ClassAttentionTransformer",
     "ClassTokenTransformer",
     "Output",
     "ParallelVisionTransformer",
@@ -21,3 +23,5 @@ def build(model: Model, image_size: ImageSize) -> ClassTokenTransformer:
             return VisionTransformer(model, image_size)
         case ParallelViT():
             return ParallelVisionTransformer(model, image_size)
+        case CaiT():
+            return ClassAttentionTransformer(model, image_size)

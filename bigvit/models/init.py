@@ -9,13 +9,7 @@ from torch import Tensor, nn
 from bigvit import random
 from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.norm import LayerNorm
-
-
-@torch.no_grad()
-def init_weights(model: nn.Module, seed: int) -> None:
-    """Initialise every parameter of a model in place, as `initial_weight` says."""
-    for name, parameter in model.named_parameters():
-        parameter.copy_(initial_weight(model, name, seed))
+from bigvit.layers.talking_heads import HeadMixing
 
 
 def initial_weight(model: nn.Module, name: str, seed: int) -> Tensor:
@@ -30,8 +24,12 @@ def initial_weight(model: nn.Module, name: str, seed: int) -> Tensor:
     """
     path, _, own = name.rpartition(".")
     module = model.get_submodule(path)
-    generator = torch.Generator().manual_seed(random.seed("init", seed, name))
-    return _initial(module, own, module.get_parameter(own), generator)
+    return _initial(module, own, module.get_parameter(own), generator(seed, name))
+
+
+def generator(seed: int, name: str) -> torch.Generator:
+    """What a parameter's initial value is drawn by."""
+    return torch.Generator().manual_seed(random.seed("init", seed, name))
 
 
 def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:
@@ -45,9 +43,9 @@ def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.G
             return value.fill_(1 if name == "weight" else 0)
         case LayerScale():
             return value.fill_(module.init)
-        case nn.Linear() if name == "bias":
+        case nn.Linear() | HeadMixing() if name == "bias":
             return value
-        case nn.Linear():
+        case nn.Linear() | HeadMixing():
             return nn.init.trunc_normal_(value, std=0.02, generator=generator)
         case _ if name in ("cls_token", "pos_embed"):
             return nn.init.trunc_normal_(value, std=0.02, generator=generator)

@@ -22,9 +22,9 @@ from bigvit.layers.norm import LayerNorm
 from bigvit.layers.patch_embed import PatchEmbed
 from bigvit.layers.precision import wide
 from bigvit.layers.stochastic_depth import Drop, Span, add_branches, draw, drops
-from bigvit.models.init import init_weights, initial_weight
+from bigvit.models.init import initial_weight
 from bigvit.models.output import Output
-from bigvit.recipe import ImageSize, ParallelViT, ViT
+from bigvit.recipe import ImageSize, Model, ViT
 
 
 class Block(nn.Module):
@@ -57,9 +57,7 @@ class ClassTokenTransformer(nn.Module):
     """What goes around the blocks: patches with positions, a class token without one, and a linear
     head on it."""
 
-    def __init__(
-        self, model: ViT | ParallelViT, image_size: ImageSize, blocks: Iterable[nn.Module]
-    ) -> None:
+    def __init__(self, model: Model, image_size: ImageSize, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.config = model
         h, w = model.grid(image_size)
@@ -84,9 +82,11 @@ class ClassTokenTransformer(nn.Module):
         cls = x[:, 0]
         return Output(self.head(cls), x[:, 1:], grid, cls)
 
+    @torch.no_grad()
     def init_weights(self, seed: int) -> None:
         """Initialise in place; the same weights for the same seed, wherever it is built."""
-        init_weights(self, seed)
+        for name, parameter in self.named_parameters():
+            parameter.copy_(self.initial_weight(name, seed))
 
     def initial_weight(self, name: str, seed: int) -> Tensor:
         """What `init_weights` would give a parameter, float32."""
@@ -98,18 +98,27 @@ class ClassTokenTransformer(nn.Module):
 
     def recompute(self, share: float) -> None:
         """Recompute this share of the blocks in backward, spread evenly over the depth."""
-        depth = self.config.depth
+        blocks = self.all_blocks()
+        depth = len(blocks)
         total = round(share * depth)
         block: Any
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(blocks):
             block.recompute = (i + 1) * total // depth > i * total // depth
 
     def compile_blocks(self) -> None:
         """Compile each block in place: names stay, and what blocks share is compiled once."""
         # one for each way of keeping samples, recomputed or not, and evaluation: 8 are too few
         torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
-        for block in self.blocks:
+        for block in self.all_blocks():
             block.compile(dynamic=False)
+
+    def all_blocks(self) -> list[nn.Module]:
+        """In order."""
+        return list(self.blocks)
+
+    def takes(self, name: str) -> bool:
+        """Whether a parameter starts from given weights, where there are some."""
+        return True
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: class token and positions."""
@@ -120,7 +129,7 @@ class ClassTokenTransformer(nn.Module):
         if name.startswith("blocks."):
             return int(name.split(".")[1]) + 1
         embedding = name.startswith(("cls_token", "pos_embed", "patch_embed."))
-        return 0 if embedding else self.config.depth + 1
+        return 0 if embedding else len(self.all_blocks()) + 1
 
 
 class VisionTransformer(ClassTokenTransformer):

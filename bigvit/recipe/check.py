@@ -15,9 +15,10 @@ from bigvit.recipe.data import (
     SimpleRandomCrop,
     ThreeAugment,
 )
-from bigvit.recipe.model import ParallelViT
+from bigvit.recipe.model import CaiT, ClassAttention, ClassToken, ParallelViT
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy
 from bigvit.recipe.recipe import Recipe
+from bigvit.recipe.residual import FixedLayerScale, UniformLayerScale
 from bigvit.recipe.run import Run
 
 
@@ -94,6 +95,8 @@ def _check_model(recipe: Recipe) -> None:
     if isinstance(model, ParallelViT):
         count = model.branches_per_block
         _allow("model.branches_per_block", count, count >= 1, "at least 1")
+    if isinstance(model, CaiT):
+        _check_cait(recipe, model)
     _allow("model.mlp_ratio", model.mlp_ratio, model.hidden_dim >= 1, "1/embed_dim or more")
     _allow("data.image_size", size, size >= 1, "at least 1")
     _allow(
@@ -116,6 +119,26 @@ def _check_model(recipe: Recipe) -> None:
             f"model.drop_path.rate: {drop.rate} keeps none of a group of {drop.group}; "
             f"choose a lower rate or a group of at least {math.ceil(1 / (1 - drop.rate))}"
         )
+
+
+def _check_cait(recipe: Recipe, model: CaiT) -> None:
+    match model.pooling:
+        case ClassAttention(depth=depth):
+            _allow("model.pooling.depth", depth, depth >= 1, "at least 1")
+        case ClassToken(layer=layer):
+            last = model.depth - 1
+            _allow("model.pooling.layer", layer, 0 <= layer <= last, f"0 to {last}")
+        case _:
+            pass
+    match model.residual:
+        case UniformLayerScale(mean=mean):
+            _allow("model.residual.mean", mean, mean > 0, "above 0")
+        case FixedLayerScale():
+            start = recipe.starts_from
+            allowed = "the recipe whose run the fixed factors are taken from"
+            _allow("starts_from", start, start is not None, allowed)
+        case _:
+            pass
 
 
 def _check_data(recipe: Recipe) -> None:
