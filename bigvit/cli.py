@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 
 from bigvit import __version__
@@ -105,12 +106,14 @@ def _show(options: argparse.Namespace) -> None:
         print(json.dumps(to_json(recipe), indent=2))
         return
     model, size = recipe.model, recipe.data.image_size
+    parts = [part for part in vars(model).values() if is_dataclass(part)]
+    of_model = ", ".join(type(part).__name__ for part in (model, *parts))
     kinds = ", ".join(type(objective).__name__ for objective in recipe.objectives)
     rows = [
         ("name", name),
         (
             "kinds",
-            f"{type(model).__name__}, {type(recipe.data).__name__}, {kinds}, "
+            f"{of_model}, {type(recipe.data).__name__}, {kinds}, "
             f"{type(recipe.optim).__name__}, {type(recipe.schedule).__name__}",
         ),
         ("parameters", f"{model.parameters(size):,}"),
