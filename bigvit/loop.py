@@ -73,11 +73,13 @@ def _given(command: Command, folder: RunFolder | None) -> Initial | None:
         return None
     task = outline(recipe)
     weights, done = fitted(read_init(init), task.model, recipe.model.grid(recipe.data.image_size))
+    taken = {name: w for name, w in weights.items() if task.model.takes(name)}
     if folder is not None:
-        print(f"weights of {init}: {done}", flush=True)
+        some = "" if len(taken) == len(weights) else f", {len(taken)} of {len(weights)} are taken"
+        print(f"weights of {init}: {done}{some}", flush=True)
 
     def initial(name: str) -> torch.Tensor:
-        given = weights.get(name.removeprefix("model.")) if task.takes(name) else None
+        given = taken.get(name.removeprefix("model."))
         return task.initial_weight(name) if given is None else given.float()
 
     return initial

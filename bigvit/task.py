@@ -116,10 +116,6 @@ class Task(nn.Module):
         """The deepest layer_id."""
         return self.model.layer_id("head.weight")
 
-    def takes(self, name: str) -> bool:
-        """Whether a parameter starts from given weights, where there are some."""
-        return self.model.takes(name.removeprefix("model."))
-
     def _to_model(self, images: Tensor) -> Tensor:
         """Normalised images in the model's own precision."""
         # not head.weight: seen outside its module, stage 3 would take it for another module's too

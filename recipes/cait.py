@@ -1,4 +1,4 @@
-"""CaiT (arXiv:2103.17239; thesis chapter 3), the path to it from DeiT-S, and CaiT as DeiT III trains.
+"""CaiT (arXiv:2103.17239; thesis chapter 3), the path from DeiT-S, and CaiT by DeiT III's way.
 
 The procedure is DeiT's (thesis tables 3.9, 3.16, section 3.7). Where the thesis is silent the value
 is that of the authors' repository (facebookresearch/deit). Ours are: the groups of mixing and
