@@ -16,6 +16,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import cait  # noqa: E402
 import guards  # noqa: E402
 import lamb  # noqa: E402
 import precision  # noqa: E402
@@ -146,7 +147,10 @@ SCENARIOS = {
         counts,
         not_finite,
     )
-} | {f.__name__: f for f in (*guards.SCENARIOS, *lamb.SCENARIOS, *precision.SCENARIOS)}
+} | {
+    f.__name__: f
+    for f in (*cait.SCENARIOS, *guards.SCENARIOS, *lamb.SCENARIOS, *precision.SCENARIOS)
+}
 
 
 def main(args: Sequence[str]) -> None:
