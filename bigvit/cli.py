@@ -76,6 +76,20 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--image-size", type=int, nargs="+", help="another resolution: side, or height and width"
     )
+    command = add("attention", _attention, "picture what a class token attends to in images")
+    command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
+    command.add_argument("images", type=Path, nargs="+", help="image files")
+    command.add_argument(
+        "--out", type=Path, help="folder to write (default: attention/ of the run)"
+    )
+    command.add_argument("--layers", type=int, default=2, help="the last so many (default 2)")
+    command.add_argument("--image-size", type=int, help="another resolution, pixels")
+    command.add_argument("--ema", action="store_true", help="the average of the weights instead")
+    command = add("branches", _branches, "measure residual branches beside the main branch")
+    command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
+    command.add_argument("--images", type=int, default=64, help="test images used (default 64)")
+    command.add_argument("--data-root", type=Path, help="where the data is (default: the run's)")
+    command.add_argument("--out", type=Path, default=Path("branches.png"), help="picture to write")
     return parser
 
 
@@ -214,6 +228,42 @@ def _export(options: argparse.Namespace) -> None:
         print(export(checkpoint, folder, _size(options.image_size), options.ema))
     except OSError as error:
         raise ValueError(f"--out {folder} cannot be written: {error}") from None
+
+
+def _attention(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.folder import find_checkpoint, run_of
+
+    for name in ("layers", "image_size"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: {value} must be at least 1")
+    checkpoint = find_checkpoint(options.path)
+    folder = options.out or run_of(checkpoint) / "attention"
+    from bigvit import looks
+    from bigvit.attention import look
+
+    sizes = (options.layers, options.image_size)
+    found = look(checkpoint, options.images, *sizes, options.ema)
+    print(looks.write(found, folder, f"{run_of(checkpoint).name}, {checkpoint.name}"))
+
+
+def _branches(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.folder import checkpoints_of, find_checkpoint
+
+    if options.images < 1:
+        raise ValueError(f"--images: {options.images} must be at least 1")
+    newest = [find_checkpoint(path) for path in options.paths]
+    from bigvit.branches import draw, ratios_of
+
+    found = [
+        ratios_of(checkpoint, options.images, options.data_root or _data_root_of(checkpoint))
+        for path, last in zip(options.paths, newest, strict=True)
+        for checkpoint in ([last] if last == path else checkpoints_of(path))
+    ]
+    for each in found:
+        print(json.dumps(each._asdict()))
+    draw(found, options.out)
+    print(options.out)
 
 
 def _size(given: list[int] | None) -> int | tuple[int, int] | None:

@@ -84,7 +84,7 @@ class Task(nn.Module):
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Images (B, C, H, W), normalised and mixed, and targets (B, K), float32."""
-        images = self._normalise(batch.images)
+        images = self.normalise(batch.images)
         targets = objectives.dense(batch.targets, self.recipe.model.num_classes)
         if (group := self.recipe.data.mixing_group) is not None:
             images = mix_images(images, batch.draws, group)
@@ -93,7 +93,7 @@ class Task(nn.Module):
 
     def predict(self, batch: Batch) -> Tensor:
         """Logits (B, K), nothing dropped."""
-        return self.model(self._to_model(self._normalise(batch.images)), {}).logits
+        return self.model(self._to_model(self.normalise(batch.images)), {}).logits
 
     def draws(self, number: int, span: tuple[int, int]) -> dict[str, Tensor]:
         """Everything random about positions [start, stop) of a global batch, made on the host."""
@@ -121,7 +121,7 @@ class Task(nn.Module):
         # not head.weight: seen outside its module, stage 3 would take it for another module's too
         return images.to(next(self.model.head.parameters()).dtype)
 
-    def _normalise(self, images: Tensor) -> Tensor:
+    def normalise(self, images: Tensor) -> Tensor:
         """uint8 pixels (B, C, H, W) -> normalised, float32."""
         data = self.recipe.data
         mean = torch.tensor(data.mean, device=images.device).view(1, -1, 1, 1)

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bigvit.layers.attention import Attention
+
 
 class HeadMixing(nn.Module):
     """A linear map from heads to heads. It hands its weights out, as it is applied elsewhere:
@@ -20,17 +22,14 @@ class HeadMixing(nn.Module):
         return self.weight.clone(), self.bias.clone()
 
 
-class TalkingHeads(nn.Module):
+class TalkingHeads(Attention):
     """Multi-head self-attention whose heads are mixed linearly before and after the softmax
     (arXiv:2003.02436)."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim)
+        super().__init__(dim, num_heads)
         self.proj_l = HeadMixing(num_heads)  # of the logits
         self.proj_w = HeadMixing(num_heads)  # of the weights
-        self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -42,12 +41,6 @@ class TalkingHeads(nn.Module):
         that may be negative, and need not sum to 1."""
         q, k, _ = self._heads(x)
         return _mix(_mix(_logits(q, k), *self.proj_l()).softmax(dim=-1), *self.proj_w())
-
-    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x (B, N, D) -> q, k, v (B, H, N, d)."""
-        qkv_3BHNd = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        q_BHNd, k_BHNd, v_BHNd = torch.unbind(qkv_3BHNd)
-        return q_BHNd, k_BHNd, v_BHNd
 
 
 class _Attention(torch.autograd.Function):

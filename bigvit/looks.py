@@ -1,0 +1,51 @@
+"""Attention as pictures (thesis figures 3.9 and 3.10): a PNG an image, and one page of them all."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from bigvit.attention import Look
+from bigvit.pictures import FLOATS, cividis, enlarged, page, to_unit
+
+SIDE = 160  # least height of a picture, pixels
+
+
+def write(looks: Sequence[Look], folder: Path, title: str) -> Path:
+    """Write the pictures and index.html, which shows them, into a folder; the path of the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title>"]
+    parts.append(f"<h1>{escape(title)}</h1><p>A row an attention layer: what the class token ")
+    parts.append("attends to, the mean over the heads upon the image, then each head.</p>")
+    for number, look in enumerate(looks):
+        name = f"{number:03d}_{Path(look.name).stem}.png"
+        picture(look).save(folder / name)
+        shown = "".join(f"<li>{100 * p:.1f} % {escape(c)}</li>" for p, c in look.predictions)
+        parts.append(f'<h2>{escape(look.name)}</h2><img src="{escape(name)}" alt="attention">')
+        parts.append(f"<ol>{shown}</ol>")
+    path = folder / "index.html"
+    path.write_text("\n".join(parts) + "\n")
+    return path
+
+
+def picture(look: Look) -> Image.Image:
+    """A row a layer: the image with its top predictions, the mean over it, and each head."""
+    factor = max(1, -(-SIDE // look.pixels.shape[0]))
+    size = look.pixels.shape[0] * factor, look.pixels.shape[1] * factor
+    image = Image.fromarray(look.pixels).resize(size[::-1], Image.Resampling.BICUBIC)
+    gray = np.asarray(image.convert("L")) / 255
+    rows: list[list[tuple[str, Image.Image]]] = []
+    for layer, (name, maps_Hhw) in enumerate(zip(look.layers, look.maps.numpy(), strict=True)):
+        share, best = look.predictions[min(layer, len(look.predictions) - 1)]
+        mean = to_unit(enlarged(maps_Hhw.mean(axis=0), size))
+        row = [(f"{100 * share:.0f} % {best}", image), (f"{name}: mean", _coloured(gray * mean))]
+        for head, map_hw in enumerate(maps_Hhw):
+            row.append((f"head {head}", _coloured(to_unit(enlarged(map_hw, size)))))
+        rows.append(row)
+    return page(rows)
+
+
+def _coloured(values: FLOATS) -> Image.Image:
+    return Image.fromarray(cividis(values))
