@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from bigvit.attention import Look
 from bigvit.pictures import FLOATS, cividis, enlarged, page, to_unit
@@ -31,19 +31,23 @@ def write(looks: Sequence[Look], folder: Path, title: str) -> Path:
 
 
 def picture(look: Look) -> Image.Image:
-    """A row a layer: the image with its top predictions, the mean over it, and each head."""
+    """A row a layer: the mean of its heads over the image, then each head; on the left the image
+    and, below it, what it was taken for."""
     factor = max(1, -(-SIDE // look.pixels.shape[0]))
     size = look.pixels.shape[0] * factor, look.pixels.shape[1] * factor
     image = Image.fromarray(look.pixels).resize(size[::-1], Image.Resampling.BICUBIC)
+    said = Image.new("RGB", image.size, "white")
+    lines = (f"{100 * share:5.1f} %  {name}" for share, name in look.predictions)
+    ImageDraw.Draw(said).multiline_text((0, 4), "\n".join(lines), fill="black")
     gray = np.asarray(image.convert("L")) / 255
-    rows: list[list[tuple[str, Image.Image]]] = []
+    rows = [[(look.name, image)], [("taken for", said)]]
     for layer, (name, maps_Hhw) in enumerate(zip(look.layers, look.maps.numpy(), strict=True)):
-        share, best = look.predictions[min(layer, len(look.predictions) - 1)]
+        if layer == len(rows):
+            rows.append([("", Image.new("RGB", image.size, "white"))])
         mean = to_unit(enlarged(maps_Hhw.mean(axis=0), size))
-        row = [(f"{100 * share:.0f} % {best}", image), (f"{name}: mean", _coloured(gray * mean))]
+        rows[layer].append((f"{name}: mean", _coloured(gray * mean)))
         for head, map_hw in enumerate(maps_Hhw):
-            row.append((f"head {head}", _coloured(to_unit(enlarged(map_hw, size)))))
-        rows.append(row)
+            rows[layer].append((f"head {head}", _coloured(to_unit(enlarged(map_hw, size)))))
     return page(rows)
 
 

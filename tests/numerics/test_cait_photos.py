@@ -151,7 +151,7 @@ def photographs(photos: Path, size: tuple[int, int]) -> Tensor:
     data = find_recipe("photos_cait_64")[1].data
     source = open_source(data, "train", photos)
     ids = [i for c in range(12) for i in np.flatnonzero(source.targets == c)[:2]]
-    pixels = [np.asarray(source.read(int(i)).resize(size[::-1])) for i in ids]
+    pixels = [np.asarray(source.read(int(i)).resize((size[1], size[0]))) for i in ids]
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
     return (torch.tensor(np.stack(pixels)).permute(0, 3, 1, 2) / 255 - mean) / std
 
