@@ -11,4 +11,4 @@ class Output(NamedTuple):
     logits: Tensor  # (B, K)
     tokens: Tensor  # (B, N, D): the patches' last features, normalised, row by row
     grid: tuple[int, int]  # patches down, across; their product is N
-    cls: Tensor  # (B, D): the class token's, normalised
+    cls: Tensor  # (B, D): what is classified, the class token's as a rule, normalised

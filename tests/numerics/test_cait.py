@@ -5,6 +5,7 @@ Shapes: B images, N patches, D width, H heads, d = D / H.
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bigvit import models
+from bigvit.checkpoint.weights import Fitted, fit, read_init
+from bigvit.export import timm_config
 from bigvit.layers.class_attention import ClassAttention as ClassAttentionLayer
 from bigvit.layers.talking_heads import TalkingHeads
 from bigvit.models import ClassAttentionTransformer
@@ -31,6 +34,7 @@ from bigvit.recipe import (
     Unscaled,
     cait,
 )
+from bigvit.recipe.find import find_recipe
 
 TOLERANCE = 1e-5
 NO_DROP = StochasticDepth(rate=0.0, group=8)
@@ -311,6 +315,56 @@ def test_layer_id_counts_both_stages():
     with torch.device("meta"):
         averaged = models.build(replace(NARROW, pooling=AveragePooling()), 42)
     assert averaged.no_weight_decay() == {"pos_embed"}
+
+
+def test_in_bf16_the_stream_is_float32_and_gradients_are_close():
+    found: dict[torch.dtype, dict[str, Tensor]] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        model = built(NARROW).to(dtype)
+        streams: list[Tensor] = []
+        for block in model.all_blocks():
+            block.register_forward_hook(lambda _, __, out, seen=streams: seen.append(out))
+        model(images().to(dtype), {}).logits.square().sum().backward()
+        assert len(streams) == 5 and all(x.dtype == torch.float32 for x in streams)
+        grads = {n: p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
+        found[dtype] = grads
+    exact, rounded = found.values()
+    for name in ("blocks.0.attn.proj_l.weight", "blocks.1.attn.proj_w.bias", "blocks.2.gamma_1"):
+        difference = (rounded[name] - exact[name]).norm() / exact[name].norm()
+        assert difference < 0.1, (name, difference)
+
+
+def test_the_authors_file_has_our_names(tmp_path: Path):
+    """facebookresearch/deit's are timm's: gammas stay what they are."""
+    theirs = timm.create_model(
+        "cait_xxs24_224", img_size=42, patch_size=14, embed_dim=64, depth=3, mlp_ratio=3.0,
+        mlp_ratio_token_only=3.0, num_classes=10,
+    )  # fmt: skip
+    randomised(theirs)
+    torch.save({"model": theirs.state_dict()}, tmp_path / "authors.pth")
+    ours = models.build(NARROW, 42)
+    assert fit(read_init(str(tmp_path / "authors.pth")), ours, (3, 3)) == Fitted(False, False)
+    with torch.no_grad():
+        x = images()
+        torch.testing.assert_close(ours(x, {}).logits, theirs(x), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pooling": ClassToken(0)},
+        {"pooling": ClassAttention(2, "patches")},
+        {"talking_heads": False},
+        {"residual": Unscaled()},
+    ],
+    ids=str,
+)
+def test_what_timm_does_not_have_is_not_exported(change: dict[str, Any]):
+    _, recipe = find_recipe("photos_cait_64")
+    timm_config(recipe, 64, None)
+    other = replace(recipe, model=replace(NARROW, **change))
+    with pytest.raises(ValueError, match="timm's entry points build no CaiT but with"):
+        timm_config(other, 64, None)
 
 
 @torch.no_grad()
