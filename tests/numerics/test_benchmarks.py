@@ -3,7 +3,9 @@
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,20 @@ def test_what_needs_a_gpu_runs_small_on_a_cpu_and_reads_nothing():
         assert any(what.startswith(f"row {row}: ") for what in rows), done.stdout
     assert any(what.startswith("H-52") for what in rows)
     assert rows["row 5: reads of the device, ours"][1].strip() == "0"
+
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FASHION.is_dir(), reason="Debian's dataset-fashion-mnist is not there")
+def test_deep_models_are_trained_and_their_losses_told(launch: Callable[..., Any]):
+    done = launch(2, "--module", "benchmarks.deep_layer_scale", FASHION, "--small")
+    assert done.code == 0, done.output
+    rows = [line.split(" | ") for line in done.output.splitlines() if line.startswith("| ")]
+    assert [row[0].strip("| ") for row in rows] == ["blocks", *"222333"]
+    for _, _, *cells in rows[1:]:
+        assert all(len(cell.strip(" |").split(", ")) == 2 for cell in cells)
 
 
 def _cells(line: str) -> list[str]:
