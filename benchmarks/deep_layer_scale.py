@@ -143,7 +143,7 @@ def main(args: Sequence[str]) -> None:
                 if ranks.rank == 0:
                     seconds = time.perf_counter() - began
                     print(f"{depth} {name}, seed {seed}: {found[-1]}, {seconds:.0f} s", flush=True)
-            cells = [", ".join(f"{v:.3g}" for v in values) for values in zip(*found, strict=True)]
+            cells = [", ".join(f"{v:.2f}" for v in values) for values in zip(*found, strict=True)]
             rows.append(f"| {depth} | {name} | {' | '.join(cells)} |")
     if ranks.rank == 0:
         print("\n" + "\n".join(rows))
