@@ -1,6 +1,7 @@
 """Architectures, one a file; `build` is the one place that knows them all."""
 
-from bigvit.models.output import Output
+from bigvit.models.init import initial_weight
+from bigvit.models.output import Output, TokenMap
 from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.vit import ClassTokenTransformer, VisionTransformer
 from bigvit.recipe import ImageSize, Model, ParallelViT, ViT
@@ -9,8 +10,10 @@ __all__ = [
     "ClassTokenTransformer",
     "Output",
     "ParallelVisionTransformer",
+    "TokenMap",
     "VisionTransformer",
     "build",
+    "initial_weight",
 ]
 
 

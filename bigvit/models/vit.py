@@ -23,7 +23,7 @@ from bigvit.layers.patch_embed import PatchEmbed
 from bigvit.layers.precision import wide
 from bigvit.layers.stochastic_depth import Drop, Span, add_branches, draw, drops
 from bigvit.models.init import init_weights, initial_weight
-from bigvit.models.output import Output
+from bigvit.models.output import Output, TokenMap
 from bigvit.recipe import ImageSize, ParallelViT, ViT
 
 
@@ -71,18 +71,27 @@ class ClassTokenTransformer(nn.Module):
         self.norm = LayerNorm(dim)
         self.head = nn.Linear(dim, model.num_classes)
 
-    def forward(self, images: Tensor, draws: Mapping[str, Tensor]) -> Output:
-        """images (B, C, H, W), normalised; what `draws` made for them, empty to drop nothing."""
+    def forward(
+        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
+    ) -> Output:
+        """Args:
+        images: (B, C, H, W), normalised.
+        draws: what `draws` made for them, empty to drop nothing.
+        every_block: whether each block's tokens are wanted.
+        """
         x_BND, grid = self.patch_embed(images)
         x_BND = wide(x_BND) + self.pos_embed
         x = torch.cat([wide(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
         drop = drops(self.config.drop_path, self.config.branches, draws)
         each = self.config.branches // self.config.depth
+        maps: list[TokenMap] = []
         for i, block in enumerate(self.blocks):
             x = block(x, drop[each * i : each * (i + 1)])
+            if every_block:  # a copy, as the next block changes x
+                maps.append(TokenMap(x[:, 1:].clone(), grid))
         x = self.norm(x)
         cls = x[:, 0]
-        return Output(self.head(cls), x[:, 1:], grid, cls)
+        return Output(self.head(cls), x[:, 1:], grid, cls, tuple(maps))
 
     def init_weights(self, seed: int) -> None:
         """Initialise in place; the same weights for the same seed, wherever it is built."""

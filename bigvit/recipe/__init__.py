@@ -25,7 +25,7 @@ from bigvit.recipe.model import (
     sides,
     vit,
 )
-from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, DRLoc, Objective, Ramp
 from bigvit.recipe.optim import AdamW, Cosine, Lamb, Optimizer, Schedule
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Command, Run
@@ -37,6 +37,7 @@ __all__ = [
     "Command",
     "Cosine",
     "CrossEntropy",
+    "DRLoc",
     "Data",
     "Digits",
     "ImageSize",
@@ -48,6 +49,7 @@ __all__ = [
     "Objective",
     "Optimizer",
     "ParallelViT",
+    "Ramp",
     "RandAugment",
     "RandomResizedCrop",
     "Recipe",

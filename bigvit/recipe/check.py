@@ -16,7 +16,7 @@ from bigvit.recipe.data import (
     ThreeAugment,
 )
 from bigvit.recipe.model import ParallelViT
-from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy
+from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, DRLoc
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
 
@@ -205,6 +205,22 @@ def _check_objectives(recipe: Recipe) -> None:
             case CrossEntropy():
                 smoothing = objective.smoothing
                 _allow(f"{path}.smoothing", smoothing, 0 <= smoothing < 1, "in [0, 1)")
+            case DRLoc():
+                _check_drloc(path, objective, recipe.schedule.epochs)
+
+
+def _check_drloc(path: str, drloc: DRLoc, epochs: int) -> None:
+    for name in ("pairs", "grid", "hidden_dim", "hidden_layers"):
+        value = getattr(drloc, name)
+        _allow(f"{path}.{name}", value, value is None or value >= 1, "at least 1")
+    _allow(f"{path}.alpha", drloc.alpha, drloc.alpha >= 0, "0 or more")
+    if drloc.unit == "cells" and drloc.offsets in ("classes", "gaussian"):
+        raise ValueError(f"{path}.unit: {drloc.offsets} offsets have no unit; choose grid")
+    if ramp := drloc.ramp:
+        warmup, last = ramp.warmup_epochs, ramp.last
+        allowed = f"0 to schedule.epochs ({epochs})"
+        _allow(f"{path}.ramp.warmup_epochs", warmup, 0 <= warmup <= epochs, allowed)
+        _allow(f"{path}.ramp.last", last, 0 <= last <= 1, "in [0, 1]")
 
 
 def _check_optim(recipe: Recipe) -> None:

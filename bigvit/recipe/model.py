@@ -77,6 +77,10 @@ class ViT:
         height, width = sides(image_size)
         return height // self.patch_size, width // self.patch_size
 
+    def maps(self, image_size: ImageSize) -> list[tuple[int, tuple[int, int]]]:
+        """Width and grid of each block's tokens."""
+        return [(self.embed_dim, self.grid(image_size))] * self.depth
+
     @property
     def hidden_dim(self) -> int:
         """Hidden width of the MLP."""
@@ -116,6 +120,10 @@ class ParallelViT:
         """Patches (down, across) of an image of this size."""
         height, width = sides(image_size)
         return height // self.patch_size, width // self.patch_size
+
+    def maps(self, image_size: ImageSize) -> list[tuple[int, tuple[int, int]]]:
+        """Width and grid of each block's tokens."""
+        return [(self.embed_dim, self.grid(image_size))] * self.depth
 
     @property
     def hidden_dim(self) -> int:
