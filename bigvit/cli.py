@@ -80,15 +80,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _list(options: argparse.Namespace) -> None:
     from bigvit.recipe.find import all_recipes
+    from bigvit.recipe.model import shape
 
     rows = [("name", "model", "parameters", "pixels", "source")]
     for name, recipe in all_recipes().items():
         model, size = recipe.model, recipe.data.image_size
-        shape = f"{type(model).__name__} {model.embed_dim}/{model.depth}/{model.num_heads}"
+        kind = f"{type(model).__name__} {shape(model)}"
         parameters = f"{model.parameters(size) / 1e6:.2f} M"
-        rows.append(
-            (name, f"{shape}, patch {model.patch_size}", parameters, str(size), recipe.source)
-        )
+        rows.append((name, kind, parameters, str(size), recipe.source))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -62,10 +62,15 @@ class Task(nn.Module):
             parameter.copy_(self.initial_weight(name))
 
     def initial_weight(self, name: str) -> Tensor:
-        """What `init_weights` would give a parameter, float32."""
+        """What a parameter is at first, or a buffer of `statistics`; float32."""
         if name.startswith("model."):
             return self.model.initial_weight(name.removeprefix("model."), self.recipe.seed)
         return models.initial_weight(self, name, self.recipe.seed)
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Buffers that training changes: what batches were like. Others follow from the recipe."""
+        kept = self.state_dict().keys()
+        return {name: buffer for name, buffer in self.named_buffers() if name in kept}
 
     def recompute(self, share: float) -> None:
         """Recompute this share of the blocks in backward. Changes no result."""
@@ -112,8 +117,12 @@ class Task(nn.Module):
         return images, targets
 
     def predict(self, batch: Batch) -> Tensor:
-        """Logits (B, K), nothing dropped."""
-        return self.model(self._to_model(self._normalise(batch.images)), {}).logits
+        """Logits (B, K), nothing dropped, and by the statistics of training."""
+        training = self.training
+        self.eval()
+        logits = self.model(self._to_model(self._normalise(batch.images)), {}).logits
+        self.train(training)
+        return logits
 
     def draws(self, number: int, span: tuple[int, int]) -> dict[str, Tensor]:
         """Everything random about positions [start, stop) of a global batch, made on the host."""

@@ -21,8 +21,8 @@ from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.patch_embed import PatchEmbed
 from bigvit.layers.precision import wide
-from bigvit.layers.stochastic_depth import Drop, Span, add_branches, draw, drops
-from bigvit.models.init import init_weights, initial_weight
+from bigvit.layers.stochastic_depth import Drop, add_branches, drops
+from bigvit.models.backbone import Backbone
 from bigvit.models.output import Output, TokenMap
 from bigvit.recipe import ImageSize, ParallelViT, ViT
 
@@ -53,7 +53,7 @@ class Block(nn.Module):
         return self.ls2(self.mlp(self.norm2(x)))
 
 
-class ClassTokenTransformer(nn.Module):
+class ClassTokenTransformer(Backbone):
     """What goes around the blocks: patches with positions, a class token without one, and a linear
     head on it."""
 
@@ -93,32 +93,9 @@ class ClassTokenTransformer(nn.Module):
         cls = x[:, 0]
         return Output(self.head(cls), x[:, 1:], grid, cls, tuple(maps))
 
-    def init_weights(self, seed: int) -> None:
-        """Initialise in place; the same weights for the same seed, wherever it is built."""
-        init_weights(self, seed)
-
-    def initial_weight(self, name: str, seed: int) -> Tensor:
-        """What `init_weights` would give a parameter, float32."""
-        return initial_weight(self, name, seed)
-
-    def draws(self, seed: int, number: int, span: Span) -> dict[str, Tensor]:
-        """Everything random of a training forward pass over positions [start, stop) of a batch."""
-        return draw(self.config.drop_path, self.config.branches, seed, number, span)
-
-    def recompute(self, share: float) -> None:
-        """Recompute this share of the blocks in backward, spread evenly over the depth."""
-        depth = self.config.depth
-        total = round(share * depth)
-        block: Any
-        for i, block in enumerate(self.blocks):
-            block.recompute = (i + 1) * total // depth > i * total // depth
-
-    def compile_blocks(self) -> None:
-        """Compile each block in place: names stay, and what blocks share is compiled once."""
-        # one for each way of keeping samples, recomputed or not, and evaluation: 8 are too few
-        torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
-        for block in self.blocks:
-            block.compile(dynamic=False)
+    def all_blocks(self) -> list[Any]:
+        """The blocks, first to last."""
+        return list(self.blocks)
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: class token and positions."""

@@ -3,6 +3,7 @@
 Nothing here imports torch, so that a command line is checked before anything heavy is loaded.
 """
 
+from bigvit.recipe.backbones import CvT, ResNet, Swin, T2TViT
 from bigvit.recipe.data import (
     Data,
     Digits,
@@ -14,17 +15,9 @@ from bigvit.recipe.data import (
     SimpleRandomCrop,
     ThreeAugment,
 )
+from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.layout import Layout, layout
-from bigvit.recipe.model import (
-    VIT_SIZES,
-    ImageSize,
-    Model,
-    ParallelViT,
-    StochasticDepth,
-    ViT,
-    sides,
-    vit,
-)
+from bigvit.recipe.model import VIT_SIZES, Model, ParallelViT, ViT, vit
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, DRLoc, Objective, Ramp
 from bigvit.recipe.optim import AdamW, Cosine, Lamb, Optimizer, Schedule
 from bigvit.recipe.recipe import Recipe
@@ -37,6 +30,7 @@ __all__ = [
     "Command",
     "Cosine",
     "CrossEntropy",
+    "CvT",
     "DRLoc",
     "Data",
     "Digits",
@@ -53,11 +47,14 @@ __all__ = [
     "RandAugment",
     "RandomResizedCrop",
     "Recipe",
+    "ResNet",
     "Run",
     "Schedule",
     "Shift",
     "SimpleRandomCrop",
     "StochasticDepth",
+    "Swin",
+    "T2TViT",
     "ThreeAugment",
     "ViT",
     "layout",

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import guards  # noqa: E402
 import lamb  # noqa: E402
+import localization  # noqa: E402
 import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
@@ -146,7 +147,10 @@ SCENARIOS = {
         counts,
         not_finite,
     )
-} | {f.__name__: f for f in (*guards.SCENARIOS, *lamb.SCENARIOS, *precision.SCENARIOS)}
+} | {
+    f.__name__: f
+    for f in (*guards.SCENARIOS, *lamb.SCENARIOS, *localization.SCENARIOS, *precision.SCENARIOS)
+}
 
 
 def main(args: Sequence[str]) -> None:

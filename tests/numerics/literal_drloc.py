@@ -1,5 +1,7 @@
 """Dense relative localization, equation by equation: float64, a loop over images and pairs."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,7 @@ def literal(
 
 
 def _pooled(drloc: DRLoc, tokens: Tensor, grid: tuple[int, int]):
-    """Rows of cells; a pooled cell is the mean of the whole cells below it (sizes divide)."""
+    """Rows of cells; a pooled cell is the mean of the cells that lie below it, if in part."""
     h, w = grid
     cells = [[tokens[row * w + column] for column in range(w)] for row in range(h)]
     side = drloc.grid
@@ -42,13 +44,12 @@ def _pooled(drloc: DRLoc, tokens: Tensor, grid: tuple[int, int]):
 
         h, w = (h + 1) // 2, (w + 1) // 2
     else:
-        steps = h // min(h, side), w // min(w, side)
 
         def window(at: int, size: int) -> range:
-            step = size // min(size, side)
-            return range(at * step, (at + 1) * step)
+            cells = min(size, side)
+            return range(at * size // cells, -(-(at + 1) * size // cells))
 
-        h, w = h // steps[0], w // steps[1]
+        h, w = min(h, side), min(w, side)
     pooled = []
     for i in range(h):
         row = []
@@ -59,7 +60,7 @@ def _pooled(drloc: DRLoc, tokens: Tensor, grid: tuple[int, int]):
     return pooled, (h, w)
 
 
-def _mlp(weights: dict[str, Tensor], x: Tensor, hidden_layers: int) -> Tensor:
+def _mlp(weights: Mapping[str, Tensor], x: Tensor, hidden_layers: int) -> Tensor:
     for i in range(hidden_layers + 1):
         x = weights[f"layers.{i}.weight"].double() @ x + weights[f"layers.{i}.bias"].double()
         if i < hidden_layers:

@@ -81,9 +81,8 @@ def test_a_variant_is_its_equation(variant: str, grid: str, pooled: str):
     found, wanted = head(maps, pairs), literal(drloc, head, maps, pairs)
     assert wanted != 0
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9)
-    options = {"allow_unused": True, "materialize_grads": True}
-    gradients = torch.autograd.grad(found, inputs, **options)
-    expected = torch.autograd.grad(wanted, inputs, **options)
+    gradients = torch.autograd.grad(found, inputs, materialize_grads=True)
+    expected = torch.autograd.grad(wanted, inputs, materialize_grads=True)
     assert any(gradient.abs().max() > 1e-3 for gradient in expected)
     for one, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
@@ -279,10 +278,10 @@ def test_it_learns_where_tokens_lie_on_real_digits(tiny: Recipe, batches: Batche
     recipe = replace(tiny, objectives=objectives)
     task = Task(recipe)
     task.init_weights()
-    optimizer = torch.optim.AdamW(task.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(task.parameters(), lr=1e-2)
     losses: list[float] = []
     stream = batches(recipe, 1)
-    for _ in range(120):
+    for _ in range(250):
         (batch,) = next(stream)
         loss = task(batch)["drloc"]
         optimizer.zero_grad()
