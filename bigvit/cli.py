@@ -68,6 +68,17 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--crop-ratio", type=float, help="another crop ratio")
     command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
     command.add_argument("--ema", action="store_true", help="the average of the weights instead")
+    command = add(
+        "offsets", _offsets, "draw where a localization head sees tokens, and where they are"
+    )
+    command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
+    command.add_argument("images", type=Path, nargs="*", help="image files (default: test images)")
+    command.add_argument("--count", type=int, default=4, help="test images drawn (default 4)")
+    command.add_argument("--pairs", type=int, default=64, help="pairs an image (default 64)")
+    command.add_argument(
+        "--data-root", type=Path, help="where the data set is (default: the run's)"
+    )
+    command.add_argument("--out", type=Path, default=Path("offsets.png"), help="picture to write")
     command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
@@ -193,6 +204,23 @@ def _data_root_of(checkpoint: Path) -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None if root == "None" else Path(root)
+
+
+def _offsets(options: argparse.Namespace) -> None:
+    for name in ("count", "pairs"):
+        if (value := getattr(options, name)) < 1:
+            raise ValueError(f"--{name}: {value} is not allowed; it must be at least 1")
+    from bigvit.checkpoint.folder import find_checkpoint
+
+    checkpoint = find_checkpoint(options.path)
+    from bigvit.offsets import draw_offsets, guess
+
+    root = options.data_root or _data_root_of(checkpoint)
+    guesses = guess(checkpoint, options.images, options.count, options.pairs, root)
+    draw_offsets(guesses, options.out)
+    for each in guesses:
+        print(f"{each.name}  off by {each.error:.3f} cells; the best constant by {each.blind:.3f}")
+    print(options.out)
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -120,9 +120,13 @@ class Task(nn.Module):
         """Logits (B, K), nothing dropped, and by the statistics of training."""
         training = self.training
         self.eval()
-        logits = self.model(self._to_model(self._normalise(batch.images)), {}).logits
+        logits = self.model(self.pixels(batch.images), {}).logits
         self.train(training)
         return logits
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) uint8 as the model takes them, nothing mixed."""
+        return self._to_model(self._normalise(images))
 
     def draws(self, number: int, span: tuple[int, int]) -> dict[str, Tensor]:
         """Everything random about positions [start, stop) of a global batch, made on the host."""

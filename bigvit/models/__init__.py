@@ -1,6 +1,6 @@
 """Architectures, one a file; `build` is the one place that knows them all."""
 
-from typing import overload
+from typing import Any, overload
 
 from bigvit.models.backbone import Backbone
 from bigvit.models.cvt import ConvolutionalVisionTransformer
@@ -32,7 +32,7 @@ __all__ = [
 @overload
 def build(model: ViT | ParallelViT, image_size: ImageSize) -> ClassTokenTransformer: ...
 @overload
-def build(model: Model, image_size: ImageSize) -> Backbone: ...
+def build(model: Model, image_size: ImageSize) -> Any: ...  # a Backbone; its parts are its kind's
 def build(model: Model, image_size: ImageSize) -> Backbone:
     """A model with memory but no meaningful weights: call its `init_weights`, or load some."""
     match model:

@@ -2,6 +2,7 @@
 and objectives ask of them."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,12 +56,13 @@ SIZES: dict[str, tuple[Model, float, float, float]] = {
 }
 TINY: dict[str, Model] = {
     "vit": ViT(4, 12, 2, 2, 2.0, 0.5, GROUPS, 1, 10),
-    "swin": Swin(2, 8, (2, 2), (1, 2), 4, 2.0, GROUPS, 1, 10),
+    "swin": Swin(4, 16, (2, 2), (1, 2), 4, 2.0, GROUPS, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10),
     "cvt": CvT((8, 12), (1, 2), (1, 2), 2.0, NONE, 1, 10),
     "resnet": ResNet((1, 1), 1, 10),
 }
 SIZE = 32
+SCANS: Any = load_digits()
 DRLOC = DRLoc(0.5, None, "absolute", "grid", 0.001, "last", True, 8, None, "mean", 16, 2)
 
 
@@ -78,7 +80,7 @@ def built(name: str) -> models.Backbone:
 @pytest.fixture(scope="module")
 def digits() -> Tensor:
     """Eight scanned digits, each pixel made 4 x 4: (8, 1, 32, 32)."""
-    images = load_digits().images[:8] / 16
+    images = SCANS["images"][:8] / 16
     return torch.from_numpy(np.kron(images, np.ones((4, 4)))).float()[:, None]
 
 
@@ -139,7 +141,8 @@ def test_swin_is_timms_with_the_same_weights():
     images = torch.randn(2, 3, 112, 112, generator=torch.Generator().manual_seed(0))
     output = ours(images, {})
     torch.testing.assert_close(output.logits, theirs(images), rtol=1e-4, atol=1e-4)
-    tokens = theirs.forward_features(images).flatten(1, 2)
+    features: Any = theirs.forward_features
+    tokens = features(images).flatten(1, 2)
     torch.testing.assert_close(output.tokens, tokens, rtol=1e-4, atol=1e-4)
 
 
@@ -271,7 +274,7 @@ def test_localization_is_its_equation_on_every_backbone(
 
 def test_batch_norm_keeps_float32_statistics_in_any_type():
     layer = BatchNorm(3).bfloat16()
-    plain = nn.BatchNorm2d(3)
+    plain: Any = nn.BatchNorm2d(3)
     x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(0)).bfloat16()
     found, wanted = layer(x), plain(x.float())
     assert found.dtype == torch.bfloat16 and torch.equal(found, wanted.bfloat16())
@@ -295,14 +298,13 @@ def test_it_trains_with_localization_on_real_digits(name: str):
     trained = [p for p in (*model.parameters(), *head.parameters()) if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=5e-3)
     losses = []
-    scans = load_digits()
     for number in range(60):
-        chosen = np.random.default_rng(number).permutation(len(scans.images))[:32]
-        pixels = np.kron(scans.images[chosen] / 8 - 0.6, np.ones((4, 4)))
+        chosen = np.random.default_rng(number).permutation(len(SCANS["images"]))[:32]
+        pixels = np.kron(SCANS["images"][chosen] / 8 - 0.6, np.ones((4, 4)))
         output = model(torch.from_numpy(pixels).float()[:, None], {})
         pairs = draw(drloc, [output.grid], "drloc", 0, number, (0, 32))
         where = head([TokenMap(output.tokens, output.grid)], pairs)
-        loss = F.cross_entropy(output.logits, torch.from_numpy(scans.target[chosen]))
+        loss = F.cross_entropy(output.logits, torch.from_numpy(SCANS["target"][chosen]))
         optimizer.zero_grad()
         (loss + where).backward()
         optimizer.step()
