@@ -4,7 +4,7 @@ without, the same seeds for both.
     python -m benchmarks.drloc_small_data [--small] [--seeds 3] [--updates 400]
 
 Fashion-MNIST (Debian's dataset-fashion-mnist) with 1,000 and 5,000 training images, tested on the
-first 3,000; scikit-learn's digits with 300, tested on the others. Prints the table of docs/drloc.md.
+first 3,000; scikit-learn's digits with 300, tested on the others. Prints docs/drloc.md's table.
 """
 
 import argparse

@@ -60,3 +60,6 @@ def _parts_left_out(value: object, path: str) -> Iterator[str]:
             yield below
         elif is_dataclass(item):
             yield from _parts_left_out(item, f"{below}.")
+        elif isinstance(item, tuple) and any(map(is_dataclass, item)):
+            for i, each in enumerate(item):
+                yield from _parts_left_out(each, f"{below}.{i}.")
