@@ -72,7 +72,7 @@ class Inside:
         self.scale = 1.0
         self.squares: Squares | None = None  # of the update under way, where norms are wanted
         self.frozen: list[Any] = [p for p in task.parameters() if not p.requires_grad]
-        self.task = task
+        self.statistics = task.statistics()
         self._check()
         for _, flat, _ in self._parts():
             fresh_state(self.optimizer, flat)
@@ -127,7 +127,7 @@ class Inside:
 
     def average_statistics(self) -> None:
         """Every rank has seen other images: buffers become their means over ranks. Collective."""
-        if buffers := list(self.task.statistics().values()):
+        if buffers := list(self.statistics.values()):
             flat = torch.cat([buffer.view(-1) for buffer in buffers])
             dist.all_reduce(flat)
             means = (flat / self.ranks.world).split([buffer.numel() for buffer in buffers])
@@ -192,7 +192,7 @@ class Inside:
 
     def slices(self) -> Iterator[Slice]:
         """Master weights and both moments; frozen weights and buffers as the model has them."""
-        yield from buffer_slices(self.task, writer=self.ranks.rank == 0)
+        yield from buffer_slices(self.statistics, writer=self.ranks.rank == 0)
         yield from self._frozen_slices()
         for part, flat, offset in self._parts():
             for kind, tensor in kinds(self.optimizer, flat).items():

@@ -65,9 +65,9 @@ class Slice:
         return self.view.dtype
 
 
-def buffer_slices(task: Task, writer: bool) -> Iterator[Slice]:
+def buffer_slices(statistics: Mapping[str, Tensor], writer: bool) -> Iterator[Slice]:
     """A task's statistics, whole and the same on every rank."""
-    for name, buffer in task.statistics().items():
+    for name, buffer in statistics.items():
         view = buffer.view(-1)
         yield Slice(name, "buffer", tuple(buffer.shape), 0, len(view), view, writer)
 

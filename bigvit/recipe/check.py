@@ -132,6 +132,7 @@ def _check_stages(model: Swin | CvT | ResNet) -> None:
     depths = model.depths
     _allow("model.depths", depths, bool(depths) and min(depths) >= 1, "1 or more, each at least 1")
     if isinstance(model, ResNet):
+        _allow("model.depths", depths, model.depth >= 2, "two blocks or more in all")
         return
     heads, stages = model.num_heads, f"one for each of {len(depths)} stages"
     _allow("model.num_heads", heads, len(heads) == len(depths) and min(heads) >= 1, stages)

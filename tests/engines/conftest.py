@@ -54,7 +54,7 @@ def lamb_ranks(launch, tmp_path_factory) -> Path:
 def drloc_ranks(launch, tmp_path_factory) -> Path:
     """Folder of the runs with dense relative localization on two ranks."""
     folder = tmp_path_factory.mktemp("drloc")
-    names = ("localization", "statistics", "statistics_bf16")
+    names = ("localization", "statistics", "statistics_bf16", "backbones")
     done = launch(2, RANKS, folder, *names, timeout=600)
     assert done.code == 0, done.output
     return folder

@@ -7,9 +7,10 @@ import tiny
 from launched import train
 
 from bigvit.engines.ranks import Ranks
-from bigvit.recipe import CvT, DRLoc, StochasticDepth
+from bigvit.recipe import CvT, DRLoc, Recipe, ResNet, StochasticDepth, Swin, T2TViT
 
 STAGES = (2, 3)
+GROUPS = StochasticDepth(rate=0.3, group=8)
 drloc = DRLoc(
     weight=0.5,
     ramp=None,
@@ -40,6 +41,13 @@ cvt = replace(
     schedule=replace(tiny.adamw.schedule, epochs=1),
 )
 
+short = replace(vit, ema=None, schedule=cvt.schedule)
+BACKBONES: dict[str, Recipe] = {
+    "swin": replace(short, model=Swin(1, 12, (1, 1), (1, 2), 4, 2.0, GROUPS, 1, 10)),
+    "t2t": replace(short, model=T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10)),
+    "resnet": replace(short, model=ResNet((1, 1), 1, 10)),
+}
+
 
 def localization(ranks: Ranks, folder: Path) -> None:
     """A ViT with dense relative localization, whole and in halves."""
@@ -65,4 +73,12 @@ def statistics_bf16(ranks: Ranks, folder: Path) -> None:
     train(ranks, folder / "cvt_bf16", recipe, sharding="zero3", stop_after=2)
 
 
-SCENARIOS = (localization, statistics, statistics_bf16)
+def backbones(ranks: Ranks, folder: Path) -> None:
+    """The other backbones at stage 3, blocks recomputed; ResNet, the slowest, for three updates."""
+    for name, recipe in BACKBONES.items():
+        stop = 3 if name == "resnet" else None
+        options = {"sharding": "zero3", "checkpoint_activations": 1.0, "stop_after": stop}
+        train(ranks, folder / name, recipe, **options)
+
+
+SCENARIOS = (localization, statistics, statistics_bf16, backbones)

@@ -59,6 +59,20 @@ def test_stopped_in_mid_epoch_and_resumed(model, stage, drloc_ranks):
     assert_equal(halves, whole, updates=updates)
 
 
+def test_resnet_is_trained_and_saved_with_its_statistics_at_stage_3(drloc_ranks):
+    found, fresh = trained(drloc_ranks / "resnet", 3), Task(localization.BACKBONES["resnet"])
+    assert found.keys() == dict(fresh.named_parameters()).keys() | fresh.statistics().keys()
+    assert all(not torch.equal(found[name], fresh.initial_weight(name)) for name in found)
+
+
+@pytest.mark.parametrize("name", ["swin", "t2t"])  # ResNet sees other batches on two ranks
+def test_other_backbones_and_their_heads_equal_single_at_stage_3(name, drloc_ranks):
+    single = train_single(localization.BACKBONES[name])[0]
+    found = trained(drloc_ranks / name, localization.short.updates)
+    print(f"{name}: {distance(found, single) / YARDSTICK:.2f} yardsticks")
+    assert distance(found, single) <= ALLOWED * YARDSTICK
+
+
 @pytest.mark.parametrize("stage", localization.STAGES)
 def test_statistics_are_saved_whole_once_and_averaged_over_ranks(stage, drloc_ranks):
     folder = drloc_ranks / f"cvt_{stage}" / "checkpoints" / step_name(localization.cvt.updates)

@@ -2,6 +2,7 @@
 and objectives ask of them."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 import torch.nn.functional as F
 from literal_drloc import literal
 from randomised import randomised
+from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 from timm import create_model
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bigvit import models
+from bigvit.checkpoint.weights import fitted, read_init
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.performer import Performer
 from bigvit.layers.sinusoid import sinusoid
@@ -158,6 +161,28 @@ def test_resnet_is_timms_with_the_same_weights(training: bool):
     torch.testing.assert_close(output.logits, theirs(images), rtol=1e-4, atol=1e-4)
     for name, buffer in ours.named_buffers():
         torch.testing.assert_close(buffer, theirs.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["swin_t", "resnet_50"])
+def test_timms_weights_are_read_with_a_new_head(name: str, tmp_path: Path):
+    full = SIZES[name][0]
+    model = replace(full, num_classes=7)
+    options = {"swin_t": "swin_tiny_patch4_window7_224", "resnet_50": "resnet50"}
+    theirs: Any = create_model(options[name])
+    save_file(theirs.state_dict(), tmp_path / "weights.safetensors")
+    given = read_init(str(tmp_path / "weights.safetensors"))
+    weights, done = fitted(given, on_meta(model, 224), model.grid(224))
+    assert str(done) == "head made anew"
+    assert weights.keys() < on_meta(model, 224).state_dict().keys()
+    assert str(fitted(given, on_meta(full, 224), full.grid(224))[1]) == "as they are"
+
+
+def test_t2ts_weights_are_read_without_their_fixed_positions(tmp_path: Path):
+    ours = built("t2t")
+    theirs = {**ours.state_dict(), "pos_embed": torch.zeros(1, 5, 12)}
+    torch.save({"state_dict_ema": {}, "state_dict": theirs}, tmp_path / "weights.pth")
+    weights, done = fitted(read_init(str(tmp_path / "weights.pth")), ours, (2, 2))
+    assert weights.keys() == ours.state_dict().keys() and str(done) == "as they are"
 
 
 def test_a_performer_is_attention_by_random_features():
