@@ -127,17 +127,13 @@ def _architecture(model: Model, size: tuple[int, int]) -> dict[str, Any]:
                     "mlp_ratio": model.mlp_ratio,
                 },
             }
-        case ResNet():
-            channels = [64 * 2**i for i in range(len(model.depths))]
+        case ResNet() if len(model.depths) == 4:
             return {
                 "architecture": "resnet50",
-                "num_features": 4 * channels[-1],
+                "num_features": 2048,
                 "global_pool": "avg",
-                "model_args": {
-                    "layers": list(model.depths),
-                    "channels": channels,
-                    "in_chans": model.in_chans,
-                },
+                "model_args": {"layers": list(model.depths), "in_chans": model.in_chans},
             }
         case _:
-            raise ValueError(f"timm's entry points build no {type(model).__name__}: no export")
+            kind = f"{type(model).__name__} like this"
+            raise ValueError(f"timm's entry points build no {kind}: no export")

@@ -76,7 +76,7 @@ def test_timm_computes_our_logits_on_digits(
 
 OTHERS = {
     "swin": Swin(1, 8, (1, 2), (1, 2), 4, 2.0, StochasticDepth(rate=0.0, group=4), 1, 10),
-    "resnet": ResNet((1, 1), 1, 10),
+    "resnet": ResNet((1, 1, 1, 1), 1, 10),
 }
 LOSS = DRLoc(0.5, None, "absolute", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
 
