@@ -67,11 +67,11 @@ def main() -> int:
     for name, recipe in both.items():
         engine = SingleEngine(lambda recipe=recipe: Task(recipe), recipe, alone())
         fill(engine, outline(recipe).initial_weight)
-        engines[name], batches[name] = engine, a_batch(engine.task, 2 if options.small else 8)
+        engines[name], batches[name] = engine, a_batch(engine.task, 2 if options.small else 4)
     plain, with_loss = both
     seconds = interleaved(
         {name: lambda name=name: engines[name].update([batches[name]], 1e-4) for name in both},
-        3 if options.small else 15,
+        3 if options.small else 11,
     )
     for name, values in seconds.items():
         print(f"{name}: median {np.median(values):.3f} s of {len(values)}")
