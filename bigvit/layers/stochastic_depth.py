@@ -9,7 +9,7 @@ width.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -155,14 +155,14 @@ class _AddKept(torch.autograd.Function):
 
 def recomputed(branch: Branch, x: Tensor) -> Tensor:
     """branch(x), of which x alone is kept for backward, to compute it once more there."""
+    # a compiled block takes its statistics in forward alone, and no context
+    once = {} if torch.compiler.is_compiling() else {"context_fn": _once}
     # nothing is drawn in a forward pass: there is no generator's state to keep
-    return checkpoint(
-        branch,
-        x,
-        use_reentrant=False,
-        preserve_rng_state=False,
-        context_fn=lambda: (nullcontext(), recomputing()),
-    )
+    return checkpoint(branch, x, use_reentrant=False, preserve_rng_state=False, **once)
+
+
+def _once() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), recomputing()
 
 
 def _scaled(output: Tensor, drop: Drop) -> Tensor:

@@ -1,5 +1,6 @@
 """What every model has beside its forward pass."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -9,14 +10,14 @@ from bigvit.layers.stochastic_depth import Span, draw
 from bigvit.models.init import initial_weight
 
 
-class Backbone(nn.Module):
+class Backbone(nn.Module, ABC):
     """A model made of blocks, each of which can be recomputed or compiled by itself."""
 
     config: Any  # the recipe's model
 
+    @abstractmethod
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def init_weights(self, seed: int) -> None:
@@ -47,10 +48,10 @@ class Backbone(nn.Module):
         for block in self.all_blocks():
             block.compile(dynamic=False)
 
+    @abstractmethod
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layer_id(self, name: str) -> int:
         """Depth of a parameter: 0 the embedding, i the i-th block, depth + 1 norm and head."""
-        raise NotImplementedError
