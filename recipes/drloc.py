@@ -9,7 +9,6 @@ of mixing and stochastic depth, uniform stochastic depth (theirs: linear), and n
 5). Their CvT is lucidrains', without a class token; ours is that of CvT's authors.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from bigvit.recipe import (
@@ -185,19 +184,21 @@ def with_localization(recipe: Recipe, weight: float, pairs: int | None = 64) -> 
     return replace(recipe, objectives=(*recipe.objectives, loss))
 
 
-def recipes() -> Iterator[tuple[str, Recipe]]:
+def recipes() -> dict[str, Recipe]:
     """Every recipe of the table by its name, the baseline before the one with the loss."""
+    made: dict[str, Recipe] = {}
     for source, names, datasets, epochs, finetuned in TABLE:
         for name in names:
             for dataset in datasets:
                 recipe = baseline(source, name, dataset, epochs, finetuned)
                 ending = "_ft" if finetuned else "_300e" if epochs == 300 else ""
-                yield f"{name}_{dataset}{ending}", recipe
+                made[f"{name}_{dataset}{ending}"] = recipe
                 with_loss = with_localization(recipe, LAMBDA[name])
-                yield f"drloc_{name}_{dataset}{ending}", with_loss
+                made[f"drloc_{name}_{dataset}{ending}"] = with_loss
     swin = baseline(PAPER.format("2a"), "swin_t", "cifar100", 100, False)
     for pairs in (32, 128, 256):
-        yield f"drloc_swin_t_cifar100_m{pairs}", with_localization(swin, 0.5, pairs)
+        made[f"drloc_swin_t_cifar100_m{pairs}"] = with_localization(swin, 0.5, pairs)
+    return made
 
 
 globals().update(recipes())
