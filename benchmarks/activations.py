@@ -10,11 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from timm.models.cait import Cait
 from torch import Tensor, nn
 
 from benchmarks.measure import Row, arguments, interleaved, ratio, report
 from benchmarks.stochastic_depth import ours, timms
+from bigvit import models
 from bigvit.models import ClassTokenTransformer
+from bigvit.recipe import CaiT, ClassAttention, LayerScale, StochasticDepth
 
 
 def kept_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
@@ -59,6 +62,18 @@ def main() -> int:
         model = timms(ours(width, depth, image), image)
         return model, lambda: model(images), numbers
 
+    patches = batch * (image // 16) ** 2 * width
+
+    def class_attention(depth: int, share: float = 0):
+        model = models.build(_cait(width, depth), image)
+        model.init_weights(0)
+        model.recompute(share)
+        return model, lambda: model(images, {}).logits, patches
+
+    def timms_cait(depth: int):
+        theirs = Cait(image, embed_dim=width, depth=depth, num_heads=width // 48 or 1)
+        return theirs, lambda: theirs(images), patches
+
     rows: list[Row] = []
     for what, run, goal in (
         ("nothing dropped", lambda depth: skipping(depth, 0.0, 0), None),
@@ -68,6 +83,9 @@ def main() -> int:
         ("nothing dropped, every block recomputed", lambda d: skipping(d, 0.0, 1), None),
         ("0.5 skipped, half the blocks recomputed", lambda d: skipping(d, 0.5, 0.5), None),
         ("0.5 skipped, every block recomputed", lambda d: skipping(d, 0.5, 1), None),
+        ("CaiT with talking heads", class_attention, None),
+        ("timm's CaiT", timms_cait, None),
+        ("CaiT, every block recomputed", lambda d: class_attention(d, 1), None),
     ):
         units = a_block(run)
         ok = None if goal is None else units <= goal
@@ -78,19 +96,26 @@ def main() -> int:
     return report("A block and token: what is kept for backward, fp32", rows, options.check)
 
 
+def _cait(width: int, depth: int) -> CaiT:
+    """One of 48 channels a head, nothing dropped."""
+    drop, second = StochasticDepth(0.0, 8), ClassAttention(2, "class and patches")
+    heads = width // 48 or 1
+    return CaiT(16, width, depth, heads, 4.0, True, LayerScale(1e-5), second, drop, 3, 1000)
+
+
 def checkpointing_time(small: bool, width: int, image: int, images: Tensor) -> Row:
     """Forward and backward with every block recomputed, over without."""
-    models: dict[str, ClassTokenTransformer] = {}
+    built: dict[str, ClassTokenTransformer] = {}
     for name, share in (("plain", 0.0), ("recomputed", 1.0)):
-        models[name] = ours(width, 2 if small else 6, image, 0.0)
-        models[name].recompute(share)
+        built[name] = ours(width, 2 if small else 6, image, 0.0)
+        built[name].recompute(share)
 
     def step(model: ClassTokenTransformer) -> None:
         model.zero_grad(set_to_none=True)
         model(images, {}).logits.square().mean().backward()
 
     seconds = interleaved(
-        {name: lambda model=model: step(model) for name, model in models.items()},
+        {name: lambda model=model: step(model) for name, model in built.items()},
         3 if small else 15,
     )
     for name, values in seconds.items():

@@ -226,8 +226,8 @@ def memory(s: Scale) -> list[Row]:
             kept = torch.cuda.memory_allocated() - before
             del losses
             model = recipe.model
-            tokens = s.batches[0] * ((s.image // model.patch_size) ** 2 + 1)
-            units = kept / (2 * model.embed_dim * tokens * model.depth)
+            width, (h, w) = model.maps(s.image)[-1]
+            units = kept / (2 * width * s.batches[0] * (h * w + 1) * model.depth)
             goal = -10.0 if share == 0 else None
             rows.append(_row(f"row 8: kept for backward, {what}, D (2 bytes)", units, goal))
         took[what] = seconds(s, {"run": lambda task=task, one=one: backward(task, one)})["run"]

@@ -37,6 +37,7 @@ def ours(width: int, depth: int, image: int, rate: float = RATE) -> ClassTokenTr
 def timms(model: ClassTokenTransformer, image: int) -> VisionTransformer:
     """timm's, with the same weights, and its DropPath uniform over depth."""
     config = model.config
+    assert isinstance(config, ViT)
     theirs = VisionTransformer(
         img_size=image,
         patch_size=config.patch_size,

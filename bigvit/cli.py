@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,17 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--crop-ratio", type=float, help="another crop ratio")
     command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
     command.add_argument("--ema", action="store_true", help="the average of the weights instead")
+    command = add(
+        "offsets", _offsets, "draw where a localization head sees tokens, and where they are"
+    )
+    command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
+    command.add_argument("images", type=Path, nargs="*", help="image files (default: test images)")
+    command.add_argument("--count", type=int, default=4, help="test images drawn (default 4)")
+    command.add_argument("--pairs", type=int, default=64, help="pairs an image (default 64)")
+    command.add_argument(
+        "--data-root", type=Path, help="where the data set is (default: the run's)"
+    )
+    command.add_argument("--out", type=Path, default=Path("offsets.png"), help="picture to write")
     command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
@@ -88,20 +100,33 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--image-size", type=int, nargs="+", help="another resolution: side, or height and width"
     )
+    command = add("attention", _attention, "picture what a class token attends to in images")
+    command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
+    command.add_argument("images", type=Path, nargs="+", help="image files")
+    command.add_argument(
+        "--out", type=Path, help="folder to write (default: attention/ of the run)"
+    )
+    command.add_argument("--layers", type=int, default=2, help="the last so many (default 2)")
+    command.add_argument("--image-size", type=int, help="another resolution, pixels")
+    command.add_argument("--ema", action="store_true", help="the average of the weights instead")
+    command = add("branches", _branches, "measure residual branches beside the main branch")
+    command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
+    command.add_argument("--images", type=int, default=64, help="test images used (default 64)")
+    command.add_argument("--data-root", type=Path, help="where the data is (default: the run's)")
+    command.add_argument("--out", type=Path, default=Path("branches.png"), help="picture to write")
     return parser
 
 
 def _list(options: argparse.Namespace) -> None:
     from bigvit.recipe.find import all_recipes
+    from bigvit.recipe.model import shape
 
     rows = [("name", "model", "parameters", "pixels", "source")]
     for name, recipe in all_recipes().items():
         model, size = recipe.model, recipe.data.image_size
-        shape = f"{type(model).__name__} {model.embed_dim}/{model.depth}/{model.num_heads}"
+        kind = f"{type(model).__name__} {shape(model)}"
         parameters = f"{model.parameters(size) / 1e6:.2f} M"
-        rows.append(
-            (name, f"{shape}, patch {model.patch_size}", parameters, str(size), recipe.source)
-        )
+        rows.append((name, kind, parameters, str(size), recipe.source))
     _print_table(rows)
 
 
@@ -122,12 +147,14 @@ def _show(options: argparse.Namespace) -> None:
         print(json.dumps(to_json(recipe), indent=2))
         return
     model, size = recipe.model, recipe.data.image_size
+    parts = [part for part in vars(model).values() if is_dataclass(part)]
+    of_model = ", ".join(type(part).__name__ for part in (model, *parts))
     kinds = ", ".join(type(objective).__name__ for objective in recipe.objectives)
     rows = [
         ("name", name),
         (
             "kinds",
-            f"{type(model).__name__}, {type(recipe.data).__name__}, {kinds}, "
+            f"{of_model}, {type(recipe.data).__name__}, {kinds}, "
             f"{type(recipe.optim).__name__}, {type(recipe.schedule).__name__}",
         ),
         ("parameters", f"{model.parameters(size):,}"),
@@ -259,6 +286,23 @@ def _data_root_of(checkpoint: Path) -> Path | None:
     return None if root == "None" else Path(root)
 
 
+def _offsets(options: argparse.Namespace) -> None:
+    for name in ("count", "pairs"):
+        if (value := getattr(options, name)) < 1:
+            raise ValueError(f"--{name}: {value} is not allowed; it must be at least 1")
+    from bigvit.checkpoint.start import find_checkpoint
+
+    checkpoint = find_checkpoint(options.path)
+    from bigvit.offsets import draw_offsets, guess
+
+    root = options.data_root or _data_root_of(checkpoint)
+    guesses = guess(checkpoint, options.images, options.count, options.pairs, root)
+    draw_offsets(guesses, options.out)
+    for each in guesses:
+        print(f"{each.name}  off by {each.error:.3f} cells; the best constant by {each.blind:.3f}")
+    print(options.out)
+
+
 def _export(options: argparse.Namespace) -> None:
     from bigvit.checkpoint.start import find_checkpoint, run_of
 
@@ -274,6 +318,42 @@ def _export(options: argparse.Namespace) -> None:
         print(export(checkpoint, folder, _size(options.image_size), options.ema))
     except OSError as error:
         raise ValueError(f"--out {folder} cannot be written: {error}") from None
+
+
+def _attention(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.start import find_checkpoint, run_of
+
+    for name in ("layers", "image_size"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: {value} must be at least 1")
+    checkpoint = find_checkpoint(options.path)
+    folder = options.out or run_of(checkpoint) / "attention"
+    from bigvit import looks
+    from bigvit.attention import look
+
+    sizes = (options.layers, options.image_size)
+    found = look(checkpoint, options.images, *sizes, options.ema)
+    print(looks.write(found, folder, f"{run_of(checkpoint).name}, {checkpoint.name}"))
+
+
+def _branches(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.start import checkpoints_of, find_checkpoint
+
+    if options.images < 1:
+        raise ValueError(f"--images: {options.images} must be at least 1")
+    newest = [find_checkpoint(path) for path in options.paths]
+    from bigvit.branches import draw, ratios_of
+
+    found = [
+        ratios_of(checkpoint, options.images, options.data_root or _data_root_of(checkpoint))
+        for path, last in zip(options.paths, newest, strict=True)
+        for checkpoint in ([last] if last == path else checkpoints_of(path))
+    ]
+    for each in found:
+        print(json.dumps(each._asdict()))
+    draw(found, options.out)
+    print(options.out)
 
 
 def _size(given: list[int] | None) -> int | tuple[int, int] | None:

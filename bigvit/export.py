@@ -10,12 +10,25 @@ from bigvit.checkpoint.load import read_model
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.start import run_of
 from bigvit.checkpoint.weights import resample_positions
-from bigvit.recipe import ImageSize, ParallelViT, Recipe, sides
+from bigvit.recipe import (
+    CaiT,
+    ClassAttention,
+    FixedLayerScale,
+    ImageSize,
+    LayerScale,
+    Model,
+    Recipe,
+    ResNet,
+    Swin,
+    UniformLayerScale,
+    ViT,
+    sides,
+)
 from bigvit.recipe.store import recipe_from_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
-# timm's entry point by width; every value of the model is given beside it
+# timm's entry point of a ViT by width; every value of the model is given beside it
 ARCHITECTURES = {
     384: "deit3_small_patch16_224",
     512: "deit3_medium_patch16_224",
@@ -23,6 +36,13 @@ ARCHITECTURES = {
     1024: "deit3_large_patch16_224",
     1280: "deit3_huge_patch14_224",
 }
+
+LAYERS = {
+    ViT: {"first_conv": "patch_embed.proj", "classifier": "head"},
+    Swin: {"first_conv": "patch_embed.proj", "classifier": "head.fc"},
+    ResNet: {"first_conv": "conv1", "classifier": "fc"},
+}
+"""timm's names of the first and the last layer."""
 
 
 def export(
@@ -42,10 +62,10 @@ def export(
     """
     manifest, model = read_model(checkpoint, "ema" if ema else "weight")
     recipe = recipe_from_json(manifest.recipe)
-    if isinstance(recipe.model, ParallelViT):
-        raise ValueError("timm's entry points build no model with parallel branches: no export")
     size = image_size or recipe.data.image_size
-    if (grid := recipe.model.grid(size)) != recipe.model.grid(recipe.data.image_size):
+    _architecture(recipe.model, sides(size))  # refused before anything is written
+    grid = recipe.model.grid(size)
+    if "pos_embed" in model and grid != recipe.model.grid(recipe.data.image_size):
         model["pos_embed"] = resample_positions(model["pos_embed"], grid)
     names = run_of(checkpoint) / CLASSES
     classes = json.loads(names.read_text()) if names.is_file() else None
@@ -68,23 +88,11 @@ def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> d
     model, data = recipe.model, recipe.data
     height, width = sides(size)
     return {
-        "architecture": ARCHITECTURES.get(model.embed_dim, "deit3_small_patch16_224"),
+        **_architecture(recipe.model, (height, width)),
         "num_classes": model.num_classes,
-        "num_features": model.embed_dim,
-        "global_pool": "token",
-        "model_args": {
-            "img_size": [height, width],
-            "patch_size": model.patch_size,
-            "in_chans": model.in_chans,
-            "embed_dim": model.embed_dim,
-            "depth": model.depth,
-            "num_heads": model.num_heads,
-            "mlp_ratio": model.mlp_ratio,
-            "init_values": model.layer_scale,
-        },
         "pretrained_cfg": {
             "input_size": [model.in_chans, height, width],
-            "fixed_input_size": True,
+            "fixed_input_size": not isinstance(model, ResNet),
             "interpolation": "bicubic",
             "crop_pct": getattr(data, "test_crop_ratio", 1.0),
             "crop_mode": "center",
@@ -92,8 +100,72 @@ def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> d
             "std": list(data.std),
             "num_classes": model.num_classes,
             "pool_size": None,
-            "first_conv": "patch_embed.proj",
-            "classifier": "head",
+            **LAYERS[type(model)],
             "label_names": classes,
+        },
+    }
+
+
+def _architecture(model: Model, size: tuple[int, int]) -> dict[str, Any]:
+    """timm's entry point, and what it is to be called with."""
+    match model:
+        case ViT():
+            architecture = ARCHITECTURES.get(model.embed_dim, "deit3_small_patch16_224")
+            return _of_tokens(architecture, model, size, {"init_values": model.layer_scale})
+        case CaiT(
+            talking_heads=True,
+            pooling=ClassAttention(depth=depth, keys="class and patches"),
+            residual=LayerScale() | UniformLayerScale() | FixedLayerScale(),
+        ):
+            own = {"depth_token_only": depth, "mlp_ratio_token_only": model.mlp_ratio}
+            return _of_tokens("cait_s24_224", model, size, own)
+        case CaiT():
+            kind = "CaiT but with talking heads, LayerScale and class attention to all tokens"
+            raise ValueError(f"timm's entry points build no {kind}: no export")
+        case Swin():
+            return {
+                "architecture": "swin_tiny_patch4_window7_224",
+                "num_features": model.maps(size)[-1][0],
+                "global_pool": "avg",
+                "model_args": {
+                    "img_size": list(size),
+                    "patch_size": model.patch_size,
+                    "in_chans": model.in_chans,
+                    "embed_dim": model.embed_dim,
+                    "depths": list(model.depths),
+                    "num_heads": list(model.num_heads),
+                    "window_size": model.window_size,
+                    "mlp_ratio": model.mlp_ratio,
+                },
+            }
+        case ResNet() if len(model.depths) == 4:
+            return {
+                "architecture": "resnet50",
+                "num_features": 2048,
+                "global_pool": "avg",
+                "model_args": {"layers": list(model.depths), "in_chans": model.in_chans},
+            }
+        case _:
+            kind = f"{type(model).__name__} like this"
+            raise ValueError(f"timm's entry points build no {kind}: no export")
+
+
+def _of_tokens(
+    architecture: str, model: ViT | CaiT, size: tuple[int, int], own: dict[str, Any]
+) -> dict[str, Any]:
+    """What ViT and CaiT have in common, and what is one's own."""
+    return {
+        "architecture": architecture,
+        "num_features": model.embed_dim,
+        "global_pool": "token",
+        "model_args": {
+            "img_size": list(size),
+            "patch_size": model.patch_size,
+            "in_chans": model.in_chans,
+            "embed_dim": model.embed_dim,
+            "depth": model.depth,
+            "num_heads": model.num_heads,
+            "mlp_ratio": model.mlp_ratio,
+            **own,
         },
     }

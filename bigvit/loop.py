@@ -144,10 +144,12 @@ def _given(command: Command, say: Callable[[str], None]) -> Initial | None:
         return None
     task = outline(recipe)
     weights, done = fitted(read_init(init), task.model, recipe.model.grid(recipe.data.image_size))
-    say(f"weights of {init}: {done}")
+    taken = {name: w for name, w in weights.items() if task.model.takes(name)}
+    some = "" if len(taken) == len(weights) else f", {len(taken)} of {len(weights)} are taken"
+    say(f"weights of {init}: {done}{some}")
 
     def initial(name: str) -> torch.Tensor:
-        given = weights.get(name.removeprefix("model."))
+        given = taken.get(name.removeprefix("model."))
         return task.initial_weight(name) if given is None else given.float()
 
     return initial

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from bigvit import models, objectives
 from bigvit.layers.mix import draw, mix_images, mix_targets
-from bigvit.recipe import Images, Recipe
+from bigvit.models import Output
+from bigvit.recipe import Images, Objective, Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """A recipe's precision as torch's."""
@@ -48,14 +49,28 @@ class Task(nn.Module):
                 trained = ".attn." in name or name.startswith(("head.", "pos_embed"))
                 parameter.requires_grad_(trained)
         self.names = _distinct([objectives.name(item) for item in recipe.objectives])
+        self.heads = nn.ModuleDict()  # what only training needs
+        for name, item in zip(self.names, recipe.objectives, strict=True):
+            if head := objectives.head(item, recipe.model, recipe.data.image_size):
+                self.heads[name] = head
+        self.every_block = any(map(objectives.every_block, recipe.objectives))
 
+    @torch.no_grad()
     def init_weights(self) -> None:
         """Initialise every parameter from the recipe's seed."""
-        self.model.init_weights(self.recipe.seed)
+        for name, parameter in self.named_parameters():
+            parameter.copy_(self.initial_weight(name))
 
     def initial_weight(self, name: str) -> Tensor:
-        """What `init_weights` would give a parameter, float32."""
-        return self.model.initial_weight(name.removeprefix("model."), self.recipe.seed)
+        """What a parameter is at first, or a buffer of `statistics`; float32."""
+        if name.startswith("model."):
+            return self.model.initial_weight(name.removeprefix("model."), self.recipe.seed)
+        return models.initial_weight(self, name, self.recipe.seed)
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Buffers that training changes: what batches were like. Others follow from the recipe."""
+        kept = self.state_dict().keys()
+        return {name: buffer for name, buffer in self.named_buffers() if name in kept}
 
     def recompute(self, share: float) -> None:
         """Recompute this share of the blocks in backward. Changes no result."""
@@ -76,15 +91,25 @@ class Task(nn.Module):
         if predict:
             return {"logits": self.predict(batch)}
         images, targets = self.inputs(batch)
-        output = self.model(self._to_model(images), batch.draws)
+        output = self.model(self._to_model(images), batch.draws, self.every_block)
         return {
-            name: objectives.loss(objective, output, targets)
+            name: self._loss(name, objective, output, targets, batch)
             for name, objective in zip(self.names, self.recipe.objectives, strict=True)
         }
 
+    def _loss(
+        self, name: str, objective: Objective, output: Output, targets: Tensor, batch: Batch
+    ) -> Tensor:
+        epoch = batch.number / self.recipe.updates_per_epoch
+        factor = objectives.factor(objective, epoch, self.recipe.schedule.epochs)
+        if name not in self.heads:
+            return factor * objectives.loss(objective, output, targets)
+        pairs = [batch.draws[key] for key in batch.draws if key.startswith(f"{name}_pairs_")]
+        return factor * objectives.loss(objective, output, targets, self.heads[name], pairs)
+
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Images (B, C, H, W), normalised and mixed, and targets (B, K), float32."""
-        images = self._normalise(batch.images)
+        images = self.normalise(batch.images)
         targets = objectives.dense(batch.targets, self.recipe.model.num_classes)
         if (group := self.recipe.data.mixing_group) is not None:
             images = mix_images(images, batch.draws, group)
@@ -92,8 +117,16 @@ class Task(nn.Module):
         return images, targets
 
     def predict(self, batch: Batch) -> Tensor:
-        """Logits (B, K), nothing dropped."""
-        return self.model(self._to_model(self._normalise(batch.images)), {}).logits
+        """Logits (B, K), nothing dropped, and by the statistics of training."""
+        training = self.training
+        self.eval()
+        logits = self.model(self.pixels(batch.images), {}).logits
+        self.train(training)
+        return logits
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) uint8 as the model takes them, nothing mixed."""
+        return self._to_model(self.normalise(images))
 
     def draws(self, number: int, span: tuple[int, int]) -> dict[str, Tensor]:
         """Everything random about positions [start, stop) of a global batch, made on the host."""
@@ -101,6 +134,9 @@ class Task(nn.Module):
         draws = self.model.draws(seed, number, span)
         if isinstance(data, Images) and data.mix is not None:
             draws |= draw(data.mix, data.image_size, seed, number, span)
+        for name, item in zip(self.names, self.recipe.objectives, strict=True):
+            model, size = self.recipe.model, data.image_size
+            draws |= objectives.draws(item, name, model, size, seed, number, span)
         return draws
 
     def no_weight_decay(self) -> set[str]:
@@ -108,20 +144,22 @@ class Task(nn.Module):
         return {f"model.{name}" for name in self.model.no_weight_decay()}
 
     def layer_id(self, name: str) -> int:
-        """Depth of a parameter in the model."""
-        return self.model.layer_id(name.removeprefix("model."))
+        """Depth of a parameter in the model; of a head's, the deepest."""
+        if name.startswith("model."):
+            return self.model.layer_id(name.removeprefix("model."))
+        return self.layers
 
     @property
     def layers(self) -> int:
         """The deepest layer_id."""
-        return self.recipe.model.depth + 1
+        return self.model.layer_id("head.weight")
 
     def _to_model(self, images: Tensor) -> Tensor:
         """Normalised images in the model's own precision."""
-        # not head.weight: seen outside its module, stage 3 would take it for another module's too
-        return images.to(next(self.model.head.parameters()).dtype)
+        # not by its name: seen outside its module, stage 3 would take it for another module's too
+        return images.to(next(self.model.parameters()).dtype)
 
-    def _normalise(self, images: Tensor) -> Tensor:
+    def normalise(self, images: Tensor) -> Tensor:
         """uint8 pixels (B, C, H, W) -> normalised, float32."""
         data = self.recipe.data
         mean = torch.tensor(data.mean, device=images.device).view(1, -1, 1, 1)

@@ -1,13 +1,17 @@
-"""A small ViT in two stages, as DeiT III trains its large ones: at a low resolution, then briefly
-at a higher one. On crops of twelve photographs, which `scripts/photos.py` cuts."""
+"""A small ViT and a small CaiT in two stages, as DeiT III trains its large ones: at a low
+resolution, then briefly at a higher one. On crops of twelve photographs, which
+`scripts/photos.py` cuts."""
 
 from dataclasses import replace
 
 from bigvit.recipe import (
     AdamW,
     BinaryCrossEntropy,
+    CaiT,
+    ClassAttention,
     Cosine,
     Images,
+    LayerScale,
     Mix,
     RandomResizedCrop,
     Recipe,
@@ -63,4 +67,29 @@ photos_vit_64_ft96 = replace(
     optim=AdamW(lr=5e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
     schedule=Cosine(epochs=4, warmup_epochs=0, warmup_lr=1e-6, min_lr=1e-5),
     starts_from="photos_vit_64",
+)
+
+photos_cait_64 = replace(
+    photos_vit_64,
+    source="bigvit: CaiT (thesis section 3.7) made small",
+    model=CaiT(
+        patch_size=8,
+        embed_dim=96,
+        depth=4,
+        num_heads=2,
+        mlp_ratio=3.0,
+        talking_heads=True,
+        residual=LayerScale(init=1e-1),
+        pooling=ClassAttention(depth=2, keys="class and patches"),
+        drop_path=StochasticDepth(rate=0.05, group=4),
+        in_chans=3,
+        num_classes=12,
+    ),
+)
+
+photos_cait_64_ft96 = replace(
+    photos_vit_64_ft96,
+    source=photos_cait_64.source,
+    model=photos_cait_64.model,
+    starts_from="photos_cait_64",
 )

@@ -81,7 +81,8 @@ def fill(engine: Engine, folder: Path, manifest: Manifest) -> None:
 
 
 def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str, Tensor]]:
-    """A verified checkpoint's weights, whole and in full precision, by their names in the task.
+    """A verified checkpoint's weights and buffers, whole and in full precision, by their names in
+    the task.
 
     Args:
         kind: "ema" for their average; frozen weights, which have none, are their own.
@@ -105,7 +106,7 @@ def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str
         for pieces in by_key.values():
             first = pieces[0]
             averaged = kind == "ema" and f"ema/{first.name}" in by_key
-            if first.kind == ("ema" if averaged else "weight"):
+            if first.kind in ("ema" if averaged else "weight", "buffer"):
                 tensor = torch.empty(first.size)
                 _read(files, pieces, 0, tensor)
                 weights[first.name] = tensor.view(first.shape)

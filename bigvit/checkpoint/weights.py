@@ -37,6 +37,13 @@ AUTHORS_PARALLEL = tuple(
 """The same, for models with two parallel branches."""
 
 
+HEADS = ("head.", "fc.")
+"""How the names of a classifier's weights begin."""
+
+NOT_OURS = r"(.*\.)?(num_batches_tracked|relative_position_index|attn_mask)"
+"""What other programs save, and nothing needs."""
+
+
 class Unfit(ValueError):
     """Weights that cannot be read, or are not of the recipe's model."""
 
@@ -92,20 +99,22 @@ def fitted(
         Unfit: a name is missing or unexpected, or a shape cannot be made to fit.
     """
     own = model.state_dict()
-    shape = weights["head.weight"].shape if "head.weight" in weights else None
-    new_head = shape not in (None, own["head.weight"].shape)
-    head = ("head.weight", "head.bias") if new_head else ()
+    head = [name for name in own if name.startswith(HEADS)]
+    new_head = any(name in weights and weights[name].shape != own[name].shape for name in head)
+    head = head if new_head else []
     given = {name: w for name, w in weights.items() if name not in head}
     wanted = {name for name in own if name not in head}
     if missing := sorted(wanted - given.keys()):
         raise Unfit(f"--init: {len(missing)} weights are missing, {missing[0]} the first")
     if unexpected := sorted(given.keys() - wanted):
         raise Unfit(f"--init: {len(unexpected)} weights are unexpected, {unexpected[0]} first")
-    side = round(given["pos_embed"].shape[1] ** 0.5)
-    square = side * side == given["pos_embed"].shape[1]
-    resampled = (side, side) != grid if square else given["pos_embed"].shape[1] != math.prod(grid)
-    if resampled:
-        given["pos_embed"] = resample_positions(given["pos_embed"], grid)
+    resampled = False
+    if (positions := given.get("pos_embed")) is not None:
+        side = round(positions.shape[1] ** 0.5)
+        square = side * side == positions.shape[1]
+        resampled = (side, side) != grid if square else positions.shape[1] != math.prod(grid)
+        if resampled:
+            given["pos_embed"] = resample_positions(positions, grid)
     for name, weight in given.items():
         if weight.shape != own[name].shape:
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
@@ -127,7 +136,7 @@ def _from_timm(name: str) -> dict[str, Tensor]:
     import timm
 
     try:
-        return dict(timm.create_model(name, pretrained=True).state_dict())
+        return _renamed(dict(timm.create_model(name, pretrained=True).state_dict()))
     except Exception as error:  # unknown name, no weights, no network: many kinds of its own
         raise Unfit(f"--init timm:{name}: {type(error).__name__}: {error}") from None
 
@@ -148,10 +157,15 @@ def _tensors_of(path: Path) -> dict[str, Tensor]:
 
 
 def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The authors' names made ours; ours and timm's stay."""
+    """The authors' names made ours; ours and timm's stay. Of CaiT all three are the same."""
+    if any(name.startswith("blocks_token_only.") for name in weights):
+        return weights
     parallel = any(".attn1." in name for name in weights)
+    fixed_positions = any(name.startswith("tokens_to_token.") for name in weights)
     renamed: dict[str, Tensor] = {}
     for name, weight in weights.items():
+        if re.fullmatch(NOT_OURS, name) or (fixed_positions and name == "pos_embed"):
+            continue
         for theirs, ours in AUTHORS_PARALLEL if parallel else AUTHORS:
             if re.fullmatch(theirs, name):
                 name = re.sub(theirs, ours, name)

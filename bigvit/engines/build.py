@@ -61,7 +61,7 @@ def fill(engine: Engine, initial: Initial) -> None:
     the number of ranks, they are not rounded to the working precision on their way."""
     name, weight = "", torch.empty(0)
     for part in engine.slices():
-        if part.kind in ("weight", "ema"):
+        if part.kind in ("weight", "ema", "buffer"):
             if part.name != name:
                 name, weight = part.name, initial(part.name).reshape(-1)
             part.view.copy_(weight[part.start : part.stop])

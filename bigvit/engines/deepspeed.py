@@ -71,6 +71,7 @@ class DeepSpeedEngine:
         losses.append(self._backward(micro[-1]))
         total = mean_losses(losses)
         dist.all_reduce(total)  # not finite on one rank is not finite on all
+        self.inside.average_statistics()
         self.losses = dict(zip(self.task.names, (total / self.ranks.world).unbind(), strict=True))
         if check is not None:
             check(sum(map(float, self.losses.values())))

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bigvit.engines.engine import Norms, Slice
+from bigvit.engines.engine import Norms, Slice, buffer_slices
 from bigvit.engines.norms import Squares
 from bigvit.engines.ranks import Ranks
 from bigvit.optim import LAMB, Segment, Shard
@@ -72,8 +72,7 @@ class Inside:
         self.scale = 1.0
         self.squares: Squares | None = None  # of the update under way, where norms are wanted
         self.frozen: list[Any] = [p for p in task.parameters() if not p.requires_grad]
-        buffers = [name for name, _ in task.named_buffers()]
-        assert not buffers, f"{buffers} would not be saved"
+        self.statistics = task.statistics()
         self._check()
         for _, flat, _ in self._parts():
             fresh_state(self.optimizer, flat)
@@ -125,6 +124,15 @@ class Inside:
         if self.plain:
             gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
             self.norm = torch.nn.utils.get_total_norm(gradients)
+
+    def average_statistics(self) -> None:
+        """Every rank has seen other images: buffers become their means over ranks. Collective."""
+        if buffers := list(self.statistics.values()):
+            flat = torch.cat([buffer.view(-1) for buffer in buffers])
+            dist.all_reduce(flat)
+            means = (flat / self.ranks.world).split([buffer.numel() for buffer in buffers])
+            for buffer, mean in zip(buffers, means, strict=True):
+                buffer.copy_(mean.view_as(buffer))
 
     @property
     def overflow(self) -> bool:
@@ -183,7 +191,8 @@ class Inside:
     # the state -------------------------------------------------------------------------------
 
     def slices(self) -> Iterator[Slice]:
-        """Master weights and both moments; frozen weights as the model has them."""
+        """Master weights and both moments; frozen weights and buffers as the model has them."""
+        yield from buffer_slices(self.statistics, writer=self.ranks.rank == 0)
         yield from self._frozen_slices()
         for part, flat, offset in self._parts():
             for kind, tensor in kinds(self.optimizer, flat).items():

@@ -53,7 +53,7 @@ class Slice:
     """A rank's part of a named tensor, in full precision."""
 
     name: str  # as in the task's state
-    kind: str  # weight, exp_avg, exp_avg_sq, ema
+    kind: str  # weight, exp_avg, exp_avg_sq, ema, buffer
     shape: tuple[int, ...]  # of the whole tensor
     start: int  # first element of the flattened tensor
     stop: int  # one past the last
@@ -63,6 +63,13 @@ class Slice:
     @property
     def dtype(self) -> torch.dtype:
         return self.view.dtype
+
+
+def buffer_slices(statistics: Mapping[str, Tensor], writer: bool) -> Iterator[Slice]:
+    """A task's statistics, whole and the same on every rank."""
+    for name, buffer in statistics.items():
+        view = buffer.view(-1)
+        yield Slice(name, "buffer", tuple(buffer.shape), 0, len(view), view, writer)
 
 
 class NotFinite(Exception):

@@ -27,7 +27,7 @@ class Squares:
         row = self.sums[self.blocks.index(block_of(name))]
         row[0] += gradient.double().square().sum().cpu()
         row[1] += weight.detach().double().square().sum().cpu()
-        if name.endswith(".gamma"):
+        if name.endswith((".gamma", ".gamma_1", ".gamma_2")):
             row[2] += weight.detach().double().square().sum().cpu()
 
     def by_block(self, ranks: Ranks, norm: float, clip_norm: float | None) -> Norms:
@@ -47,12 +47,12 @@ class Squares:
 
 
 def block_of(name: str) -> str:
-    """`blocks.I` of a parameter in a block, otherwise the parameter's own module."""
+    """`blocks.I` of a parameter in a block, also of a stage; otherwise its own module."""
     name = name.removeprefix("model.")
-    found = re.match(r"(\w+\.\d+)\.", name)
+    found = re.match(r"(.*\bblocks\.\d+|\w+\.\d+)\.", name)
     return found[1] if found else name.split(".")[0]
 
 
-def _order(block: str) -> tuple[str, int]:
-    name, _, number = block.partition(".")
-    return name, int(number or 0)
+def _order(block: str) -> str:
+    """Sorts 10 after 9."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(6), block)

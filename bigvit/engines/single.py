@@ -17,6 +17,7 @@ from bigvit.engines.engine import (
     NotFinite,
     Slice,
     StepInfo,
+    buffer_slices,
     mean_losses,
     not_finite,
 )
@@ -129,6 +130,7 @@ class SingleEngine:
             for kind, tensor in views.items():
                 view = tensor.view(-1)
                 yield Slice(name, kind, tuple(tensor.shape), 0, len(view), view, writer=True)
+        yield from buffer_slices(self.task.statistics(), writer=True)
 
     def scalars(self) -> dict[str, Any]:
         return {"optimizer_steps": steps(self.optimizer), **self.loss_scale.scalars()}

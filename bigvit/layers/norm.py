@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 
 class LayerNorm(nn.LayerNorm):
-    """LayerNorm (arXiv:1607.06450) over D, eps 1e-6, computed in the type of its input."""
+    """LayerNorm (arXiv:1607.06450) over D, computed in the type of its input."""
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim, eps=1e-6)
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__(dim, eps=eps)
 
     def forward(self, input: Tensor) -> Tensor:
         """The stream (..., D), float32 or wider -> (..., D) in the weights' type."""

@@ -9,6 +9,7 @@ width.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from bigvit import random
+from bigvit.layers.batch_norm import recomputing
 from bigvit.recipe import StochasticDepth
 
 Span = tuple[int, int]
@@ -118,7 +120,7 @@ def add_branches(
         recompute: keep a branch's input alone for backward, and compute it once more there.
     """
     if recompute:
-        branches = [partial(_recomputed, branch) for branch in branches]
+        branches = [partial(recomputed, branch) for branch in branches]
     if not isinstance(drop[0], Kept):
         outputs = [branch(x) for branch in branches]
         return x + reduce(add, map(_scaled, outputs, drop))
@@ -151,9 +153,16 @@ class _AddKept(torch.autograd.Function):
         return gradient, gradient.index_select(0, samples) * ctx.scale, None, None
 
 
-def _recomputed(branch: Branch, x: Tensor) -> Tensor:
+def recomputed(branch: Branch, x: Tensor) -> Tensor:
+    """branch(x), of which x alone is kept for backward, to compute it once more there."""
+    # a compiled block takes its statistics in forward alone, and no context
+    once: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": _once}
     # nothing is drawn in a forward pass: there is no generator's state to keep
-    return checkpoint(branch, x, use_reentrant=False, preserve_rng_state=False)
+    return checkpoint(branch, x, use_reentrant=False, preserve_rng_state=False, **once)
+
+
+def _once() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), recomputing()
 
 
 def _scaled(output: Tensor, drop: Drop) -> Tensor:

@@ -7,31 +7,31 @@ import torch
 from torch import Tensor, nn
 
 from bigvit import random
+from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.norm import LayerNorm
-
-
-@torch.no_grad()
-def init_weights(model: nn.Module, seed: int) -> None:
-    """Initialise every parameter of a model in place, as `initial_weight` says."""
-    for name, parameter in model.named_parameters():
-        parameter.copy_(initial_weight(model, name, seed))
+from bigvit.layers.performer import Performer
+from bigvit.layers.talking_heads import HeadMixing
 
 
 def initial_weight(model: nn.Module, name: str, seed: int) -> Tensor:
-    """The initial value of a parameter, float32; the model itself may lie on meta.
+    """The initial value of a parameter or buffer, float32; the model itself may lie on meta.
 
     Linear layers, class token and positions: normal of deviation 0.02, truncated
     at two units as timm does, biases 0. Convolutions: as torch does. Norms: 1 and 0. LayerScale:
-    its initial value.
+    its initial value. Random features: orthogonal rows of norm sqrt(features).
 
     Raises:
         TypeError: a module holds parameters whose initialisation is not known.
     """
     path, _, own = name.rpartition(".")
     module = model.get_submodule(path)
-    generator = torch.Generator().manual_seed(random.seed("init", seed, name))
-    return _initial(module, own, module.get_parameter(own), generator)
+    return _initial(module, own, getattr(module, own), generator(seed, name))
+
+
+def generator(seed: int, name: str) -> torch.Generator:
+    """What a parameter's initial value is drawn by."""
+    return torch.Generator().manual_seed(random.seed("init", seed, name))
 
 
 def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:
@@ -41,15 +41,17 @@ def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.G
             # torch's default, kaiming_uniform(a=sqrt(5)), is this bound for weight and bias alike
             bound = 1 / math.sqrt(module.weight[0].numel())
             return value.uniform_(-bound, bound, generator=generator)
-        case LayerNorm():
-            return value.fill_(1 if name == "weight" else 0)
+        case LayerNorm() | BatchNorm():
+            return value.fill_(1 if name in ("weight", "running_var") else 0)
         case LayerScale():
             return value.fill_(module.init)
-        case nn.Linear() if name == "bias":
+        case nn.Linear() | HeadMixing() if name == "bias":
             return value
-        case nn.Linear():
+        case nn.Linear() | HeadMixing():
             return nn.init.trunc_normal_(value, std=0.02, generator=generator)
-        case _ if name in ("cls_token", "pos_embed"):
+        case _ if name in ("cls_token", "pos_embed", "relative_position_bias_table"):
             return nn.init.trunc_normal_(value, std=0.02, generator=generator)
+        case Performer():
+            return nn.init.orthogonal_(value, math.sqrt(len(value)), generator=generator)
         case _:
             raise TypeError(f"no initialisation is known for {type(module).__name__}.{name}")

@@ -21,10 +21,10 @@ from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.patch_embed import PatchEmbed
 from bigvit.layers.precision import wide
-from bigvit.layers.stochastic_depth import Drop, Span, add_branches, draw, drops
-from bigvit.models.init import init_weights, initial_weight
-from bigvit.models.output import Output
-from bigvit.recipe import ImageSize, ParallelViT, ViT
+from bigvit.layers.stochastic_depth import Drop, add_branches, drops
+from bigvit.models.backbone import Backbone
+from bigvit.models.output import Output, TokenMap
+from bigvit.recipe import CaiT, ImageSize, ParallelViT, ViT
 
 
 class Block(nn.Module):
@@ -53,12 +53,12 @@ class Block(nn.Module):
         return self.ls2(self.mlp(self.norm2(x)))
 
 
-class ClassTokenTransformer(nn.Module):
+class ClassTokenTransformer(Backbone):
     """What goes around the blocks: patches with positions, a class token without one, and a linear
     head on it."""
 
     def __init__(
-        self, model: ViT | ParallelViT, image_size: ImageSize, blocks: Iterable[nn.Module]
+        self, model: ViT | ParallelViT | CaiT, image_size: ImageSize, blocks: Iterable[nn.Module]
     ) -> None:
         super().__init__()
         self.config = model
@@ -71,45 +71,31 @@ class ClassTokenTransformer(nn.Module):
         self.norm = LayerNorm(dim)
         self.head = nn.Linear(dim, model.num_classes)
 
-    def forward(self, images: Tensor, draws: Mapping[str, Tensor]) -> Output:
-        """images (B, C, H, W), normalised; what `draws` made for them, empty to drop nothing."""
+    def forward(
+        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
+    ) -> Output:
+        """Args:
+        images: (B, C, H, W), normalised.
+        draws: what `draws` made for them, empty to drop nothing.
+        every_block: whether each block's tokens are wanted.
+        """
         x_BND, grid = self.patch_embed(images)
         x_BND = wide(x_BND) + self.pos_embed
         x = torch.cat([wide(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
         drop = drops(self.config.drop_path, self.config.branches, draws)
         each = self.config.branches // self.config.depth
+        maps: list[TokenMap] = []
         for i, block in enumerate(self.blocks):
             x = block(x, drop[each * i : each * (i + 1)])
+            if every_block:  # a copy, as the next block changes x
+                maps.append(TokenMap(x[:, 1:].clone(), grid))
         x = self.norm(x)
         cls = x[:, 0]
-        return Output(self.head(cls), x[:, 1:], grid, cls)
+        return Output(self.head(cls), x[:, 1:], grid, cls, tuple(maps))
 
-    def init_weights(self, seed: int) -> None:
-        """Initialise in place; the same weights for the same seed, wherever it is built."""
-        init_weights(self, seed)
-
-    def initial_weight(self, name: str, seed: int) -> Tensor:
-        """What `init_weights` would give a parameter, float32."""
-        return initial_weight(self, name, seed)
-
-    def draws(self, seed: int, number: int, span: Span) -> dict[str, Tensor]:
-        """Everything random of a training forward pass over positions [start, stop) of a batch."""
-        return draw(self.config.drop_path, self.config.branches, seed, number, span)
-
-    def recompute(self, share: float) -> None:
-        """Recompute this share of the blocks in backward, spread evenly over the depth."""
-        depth = self.config.depth
-        total = round(share * depth)
-        block: Any
-        for i, block in enumerate(self.blocks):
-            block.recompute = (i + 1) * total // depth > i * total // depth
-
-    def compile_blocks(self) -> None:
-        """Compile each block in place: names stay, and what blocks share is compiled once."""
-        # one for each way of keeping samples, recomputed or not, and evaluation: 8 are too few
-        torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
-        for block in self.blocks:
-            block.compile(dynamic=False)
+    def all_blocks(self) -> list[Any]:
+        """The blocks, first to last."""
+        return list(self.blocks)
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: class token and positions."""
@@ -120,7 +106,7 @@ class ClassTokenTransformer(nn.Module):
         if name.startswith("blocks."):
             return int(name.split(".")[1]) + 1
         embedding = name.startswith(("cls_token", "pos_embed", "patch_embed."))
-        return 0 if embedding else self.config.depth + 1
+        return 0 if embedding else len(self.all_blocks()) + 1
 
 
 class VisionTransformer(ClassTokenTransformer):

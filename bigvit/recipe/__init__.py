@@ -3,6 +3,7 @@
 Nothing here imports torch, so that a command line is checked before anything heavy is loaded.
 """
 
+from bigvit.recipe.backbones import CvT, ResNet, Swin, T2TViT
 from bigvit.recipe.data import (
     Data,
     Digits,
@@ -14,50 +15,86 @@ from bigvit.recipe.data import (
     SimpleRandomCrop,
     ThreeAugment,
 )
+from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.layout import Layout, layout
 from bigvit.recipe.model import (
+    CAIT_SIZES,
     VIT_SIZES,
-    ImageSize,
+    AveragePooling,
+    CaiT,
+    ClassAttention,
+    ClassToken,
     Model,
     ParallelViT,
-    StochasticDepth,
+    Pooling,
     ViT,
-    sides,
+    cait,
     vit,
 )
-from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, DRLoc, Objective, Ramp
 from bigvit.recipe.optim import AdamW, Cosine, Lamb, Optimizer, Schedule
 from bigvit.recipe.recipe import Recipe
+from bigvit.recipe.residual import (
+    BranchScalar,
+    FixedLayerScale,
+    Fixup,
+    LayerScale,
+    Residual,
+    TFixup,
+    UniformLayerScale,
+    Unscaled,
+)
 from bigvit.recipe.run import Command, Run
 
 __all__ = [
+    "CAIT_SIZES",
     "VIT_SIZES",
     "AdamW",
+    "AveragePooling",
     "BinaryCrossEntropy",
+    "BranchScalar",
+    "CaiT",
+    "ClassAttention",
+    "ClassToken",
     "Command",
     "Cosine",
     "CrossEntropy",
+    "CvT",
+    "DRLoc",
     "Data",
     "Digits",
+    "FixedLayerScale",
+    "Fixup",
     "ImageSize",
     "Images",
     "Lamb",
+    "LayerScale",
     "Layout",
     "Mix",
     "Model",
     "Objective",
     "Optimizer",
     "ParallelViT",
+    "Pooling",
+    "Ramp",
     "RandAugment",
     "RandomResizedCrop",
     "Recipe",
+    "ResNet",
+    "Residual",
     "Run",
     "Schedule",
     "Shift",
     "SimpleRandomCrop",
     "StochasticDepth",
+    "Swin",
+    "T2TViT",
+    "TFixup",
     "ThreeAugment",
+    "UniformLayerScale",
+    "Unscaled",
     "ViT",
+    "cait",
     "layout",
     "sides",
     "vit",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from bigvit.recipe.backbones import CvT, ResNet, Swin, T2TViT
 from bigvit.recipe.data import (
     Digits,
     Images,
@@ -16,9 +17,10 @@ from bigvit.recipe.data import (
     SimpleRandomCrop,
     ThreeAugment,
 )
-from bigvit.recipe.model import ParallelViT
-from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy
+from bigvit.recipe.model import CaiT, ClassAttention, ClassToken, ParallelViT, ViT
+from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, DRLoc
 from bigvit.recipe.recipe import Recipe
+from bigvit.recipe.residual import FixedLayerScale, UniformLayerScale
 from bigvit.recipe.run import Run
 
 INDEX = ("images", "classes", "digest")
@@ -114,25 +116,21 @@ def check_changes(run: Run, recipe: Recipe) -> None:
 
 def _check_model(recipe: Recipe) -> None:
     model, size = recipe.model, recipe.data.image_size
-    for name in ("patch_size", "embed_dim", "depth", "num_heads", "in_chans", "num_classes"):
+    for name in ("in_chans", "num_classes"):
         _allow(f"model.{name}", getattr(model, name), getattr(model, name) >= 1, "at least 1")
-    if isinstance(model, ParallelViT):
-        count = model.branches_per_block
-        _allow("model.branches_per_block", count, count >= 1, "at least 1")
-    _allow("model.mlp_ratio", model.mlp_ratio, model.hidden_dim >= 1, "1/embed_dim or more")
     _allow("data.image_size", size, size >= 1, "at least 1")
-    _allow(
-        "data.image_size",
-        size,
-        size % model.patch_size == 0,
-        f"a multiple of model.patch_size ({model.patch_size})",
-    )
-    _allow(
-        "model.embed_dim",
-        model.embed_dim,
-        model.embed_dim % model.num_heads == 0,
-        f"a multiple of model.num_heads ({model.num_heads})",
-    )
+    match model:
+        case Swin() | CvT() | ResNet():
+            _check_stages(model)
+        case _:
+            _check_uniform(model)
+    if isinstance(model, CaiT):
+        _check_cait(recipe, model)
+    if isinstance(model, ViT | ParallelViT | CaiT | Swin):
+        patch = model.patch_size
+        _allow("model.patch_size", patch, patch >= 1, "at least 1")
+        allowed = f"a multiple of model.patch_size ({patch})"
+        _allow("data.image_size", size, size % patch == 0, allowed)
     drop = model.drop_path
     _allow("model.drop_path.rate", drop.rate, 0 <= drop.rate < 1, "in [0, 1)")
     _allow("model.drop_path.group", drop.group, drop.group >= 1, "at least 1")
@@ -141,6 +139,64 @@ def _check_model(recipe: Recipe) -> None:
             f"model.drop_path.rate: {drop.rate} keeps none of a group of {drop.group}; "
             f"choose a lower rate or a group of at least {math.ceil(1 / (1 - drop.rate))}"
         )
+
+
+def _check_cait(recipe: Recipe, model: CaiT) -> None:
+    match model.pooling:
+        case ClassAttention(depth=depth):
+            _allow("model.pooling.depth", depth, depth >= 1, "at least 1")
+        case ClassToken(layer=layer):
+            last = model.depth - 1
+            _allow("model.pooling.layer", layer, 0 <= layer <= last, f"0 to {last}")
+        case _:
+            pass
+    match model.residual:
+        case UniformLayerScale(mean=mean):
+            _allow("model.residual.mean", mean, mean > 0, "above 0")
+        case FixedLayerScale():
+            start = recipe.starts_from
+            allowed = "the recipe whose run the fixed factors are taken from"
+            _allow("starts_from", start, start is not None, allowed)
+        case _:
+            pass
+
+
+def _check_uniform(model: ViT | ParallelViT | CaiT | T2TViT) -> None:
+    names = ["embed_dim", "depth", "num_heads"]
+    names += ["branches_per_block"] * isinstance(model, ParallelViT)
+    names += ["token_dim"] * isinstance(model, T2TViT)
+    for name in names:
+        _allow(f"model.{name}", getattr(model, name), getattr(model, name) >= 1, "at least 1")
+    _allow("model.mlp_ratio", model.mlp_ratio, model.hidden_dim >= 1, "1/embed_dim or more")
+    _allow(
+        "model.embed_dim",
+        model.embed_dim,
+        model.embed_dim % model.num_heads == 0,
+        f"a multiple of model.num_heads ({model.num_heads})",
+    )
+
+
+def _check_stages(model: Swin | CvT | ResNet) -> None:
+    depths = model.depths
+    _allow("model.depths", depths, bool(depths) and min(depths) >= 1, "1 or more, each at least 1")
+    if isinstance(model, ResNet):
+        _allow("model.depths", depths, model.depth >= 2, "two blocks or more in all")
+        return
+    heads, stages = model.num_heads, f"one for each of {len(depths)} stages"
+    _allow("model.num_heads", heads, len(heads) == len(depths) and min(heads) >= 1, stages)
+    if isinstance(model, Swin):
+        window = model.window_size
+        _allow("model.window_size", window, window >= 1, "at least 1")
+        name, given = "model.embed_dim", model.embed_dim
+        widths = tuple(model.embed_dim * 2**i for i in range(len(depths)))
+    else:
+        name, given = "model.embed_dims", model.embed_dims
+        widths = model.embed_dims
+        _allow(name, given, len(widths) == len(depths), stages)
+    fits = all(d >= 1 and d % n == 0 for d, n in zip(widths, heads, strict=True))
+    _allow(name, given, fits, f"in each stage a multiple of model.num_heads {heads}")
+    narrow = int(min(widths) * model.mlp_ratio) >= 1
+    _allow("model.mlp_ratio", model.mlp_ratio, narrow, "1/width or more")
 
 
 def _check_data(recipe: Recipe) -> None:
@@ -230,6 +286,22 @@ def _check_objectives(recipe: Recipe) -> None:
             case CrossEntropy():
                 smoothing = objective.smoothing
                 _allow(f"{path}.smoothing", smoothing, 0 <= smoothing < 1, "in [0, 1)")
+            case DRLoc():
+                _check_drloc(path, objective, recipe.schedule.epochs)
+
+
+def _check_drloc(path: str, drloc: DRLoc, epochs: int) -> None:
+    for name in ("pairs", "grid", "hidden_dim", "hidden_layers"):
+        value = getattr(drloc, name)
+        _allow(f"{path}.{name}", value, value is None or value >= 1, "at least 1")
+    _allow(f"{path}.alpha", drloc.alpha, drloc.alpha >= 0, "0 or more")
+    if drloc.unit == "cells" and drloc.offsets in ("classes", "gaussian"):
+        raise ValueError(f"{path}.unit: {drloc.offsets} offsets have no unit; choose grid")
+    if ramp := drloc.ramp:
+        warmup, last = ramp.warmup_epochs, ramp.last
+        allowed = f"0 to schedule.epochs ({epochs})"
+        _allow(f"{path}.ramp.warmup_epochs", warmup, 0 <= warmup <= epochs, allowed)
+        _allow(f"{path}.ramp.last", last, 0 <= last <= 1, "in [0, 1]")
 
 
 def _check_optim(recipe: Recipe) -> None:

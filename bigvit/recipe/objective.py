@@ -1,6 +1,7 @@
 """What is minimised: the sum of the objectives' weighted losses. No torch here."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -20,4 +21,65 @@ class CrossEntropy:
     smoothing: float  # share of a target spread evenly over the classes, in [0, 1)
 
 
-Objective = BinaryCrossEntropy | CrossEntropy
+@dataclass(frozen=True)
+class Ramp:
+    """A loss's weight over the training: linearly from 0 to its whole, then to a share of it."""
+
+    warmup_epochs: int  # of the rise
+    last: float  # share of the weight at the end of the training; 1 keeps it
+
+    def factor(self, epoch: float, epochs: int) -> float:
+        """Share of the weight after so many epochs, whole and begun ones, of all."""
+        if epoch < self.warmup_epochs:
+            return epoch / self.warmup_epochs
+        rest = epochs - self.warmup_epochs
+        return 1 - (1 - self.last) * (epoch - self.warmup_epochs) / rest if rest else 1.0
+
+
+@dataclass(frozen=True)
+class DRLoc:
+    """Dense relative localization (arXiv:2106.03746): how far apart two tokens of an image lie,
+    guessed by an MLP from both; averaged over pairs, the two axes, and images."""
+
+    weight: float  # factor of this loss in the sum (lambda)
+    ramp: Ramp | None  # how the weight rises and falls; None: constant
+    offsets: Literal["absolute", "signed", "classes", "gaussian"]  # equations 1, 3, 5, 6
+    unit: Literal["grid", "cells"]  # of absolute and signed offsets: the axis's cells, or one cell
+    alpha: float  # weight of log sigma where offsets are gaussian
+    blocks: Literal["last", "all"]  # all: an MLP and a loss for each block's tokens (equation 7)
+    normalised: (
+        bool  # whether the last tokens are taken after the last norm; each block's never are
+    )
+    pairs: int | None  # an image (m); None: every token once, its partner at random (equation 8)
+    grid: int | None  # side to which a longer axis of the grid is pooled; None: it is not
+    pooling: Literal["mean", "overlapping"]  # overlapping: windows of 3 cells, 2 apart
+    hidden_dim: int  # width of the MLP's hidden layers
+    hidden_layers: int  # of the MLP
+
+    def pooled(self, grid: tuple[int, int]) -> tuple[int, int]:
+        """The grid (down, across) that this loss sees of a model's."""
+        side = self.grid
+        if side is None:
+            return grid
+        if self.pooling == "overlapping":
+            return ((grid[0] + 1) // 2, (grid[1] + 1) // 2) if max(grid) > side else grid
+        return min(grid[0], side), min(grid[1], side)
+
+    def pairs_of(self, grid: tuple[int, int]) -> int:
+        """Pairs of an image on a grid that is pooled already."""
+        return grid[0] * grid[1] if self.pairs is None else self.pairs
+
+    def outputs(self, grid: tuple[int, int]) -> tuple[int, int]:
+        """Outputs of the MLP for each axis of a grid that is pooled already."""
+        if self.offsets in ("classes", "gaussian"):
+            return 2 * grid[0] + 1, 2 * grid[1] + 1
+        return 1, 1
+
+    def macs(self, width: int, grid: tuple[int, int]) -> int:
+        """Multiply-accumulates of one MLP on an image's tokens of this width and pooled grid."""
+        hidden, layers = self.hidden_dim, self.hidden_layers
+        pair = 2 * width * hidden + (layers - 1) * hidden**2 + hidden * sum(self.outputs(grid))
+        return self.pairs_of(grid) * pair
+
+
+Objective = BinaryCrossEntropy | CrossEntropy | DRLoc

@@ -61,3 +61,6 @@ def _parts_left_out(value: object, path: str) -> Iterator[str]:
             yield below
         elif is_dataclass(item):
             yield from _parts_left_out(item, f"{below}.")
+        elif isinstance(value, Recipe) and name == "objectives":
+            for i, objective in enumerate(value.objectives):
+                yield from _parts_left_out(objective, f"{below}.{i}.")

@@ -51,6 +51,25 @@ def lamb_ranks(launch, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def cait_ranks(launch, tmp_path_factory) -> Path:
+    """Folder of CaiT's runs on two ranks."""
+    folder = tmp_path_factory.mktemp("cait")
+    done = launch(2, RANKS, folder, "cait_runs", timeout=600)
+    assert done.code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="session")
+def drloc_ranks(launch, tmp_path_factory) -> Path:
+    """Folder of the runs with dense relative localization on two ranks."""
+    folder = tmp_path_factory.mktemp("drloc")
+    names = ("localization", "statistics", "statistics_bf16", "backbones")
+    done = launch(2, RANKS, folder, *names, timeout=600)
+    assert done.code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="session")
 def resumed(launch, two_ranks, three_ranks) -> Path:
     """The same folder, after new processes went on with the stopped runs."""
     done = launch(2, RANKS, two_ranks, "second_half", "chain", timeout=600)

@@ -16,9 +16,11 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import cait  # noqa: E402
 import chain  # noqa: E402
 import guards  # noqa: E402
 import lamb  # noqa: E402
+import localization  # noqa: E402
 import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
@@ -149,7 +151,14 @@ SCENARIOS = {
     )
 } | {
     f.__name__: f
-    for f in (*chain.SCENARIOS, *guards.SCENARIOS, *lamb.SCENARIOS, *precision.SCENARIOS)
+    for f in (
+        *cait.SCENARIOS,
+        *chain.SCENARIOS,
+        *guards.SCENARIOS,
+        *lamb.SCENARIOS,
+        *localization.SCENARIOS,
+        *precision.SCENARIOS,
+    )
 }
 
 

@@ -5,10 +5,13 @@ from dataclasses import replace
 
 from bigvit.recipe import (
     AdamW,
+    CaiT,
+    ClassAttention,
     Cosine,
     CrossEntropy,
     Digits,
     Lamb,
+    LayerScale,
     Layout,
     Recipe,
     Shift,
@@ -54,6 +57,24 @@ lamb = replace(
     optim=Lamb(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
     ema=0.9,
 )
+cait_adamw = replace(
+    adamw,
+    model=CaiT(
+        patch_size=2,
+        embed_dim=36,
+        depth=2,
+        num_heads=3,
+        mlp_ratio=2.5,
+        talking_heads=True,
+        residual=LayerScale(init=0.1),
+        pooling=ClassAttention(depth=2, keys="class and patches"),
+        drop_path=StochasticDepth(rate=0.3, group=4),
+        in_chans=1,
+        num_classes=10,
+    ),
+    schedule=replace(adamw.schedule, epochs=1, warmup_epochs=0),
+)
+cait_lamb = replace(cait_adamw, optim=lamb.optim)
 attention = replace(
     adamw, trainable="attention", layer_decay=0.75, schedule=replace(adamw.schedule, epochs=1)
 )

@@ -9,7 +9,7 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
     """Every parameter random, LayerScale and biases too, and large enough to show in the logits."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
-        if name.endswith("gamma") or "norm" in name and name.endswith("weight"):
+        if "gamma" in name or "norm" in name and name.endswith("weight"):
             nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)
         elif parameter.ndim < 2 or name.endswith(("cls_token", "pos_embed")):
             nn.init.normal_(parameter, std=0.5, generator=generator)

@@ -3,7 +3,9 @@
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,26 @@ def test_a_small_run_prints_its_table(name: str):
         assert kept["kept: 0.5 skipped, every block recomputed"] == pytest.approx(1, abs=0.05)
 
 
+def test_a_small_run_counts_what_localization_costs():
+    command = [sys.executable, "-m", "benchmarks.drloc", "--small"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rows = {cells[0].strip(): cells for cells in map(_cells, done.stdout.splitlines()) if cells}
+    # of ViT-T here: 64 pairs x (384 x 512 + 512 x 512 + 512 x 2) of 1.26 G
+    products = float(rows["products, + drloc"][1].split()[0])
+    assert products == pytest.approx(100 * 64 * (384 * 512 + 512 * 512 + 1024) / 1.258e9, abs=0.1)
+    assert float(rows["time of an update, + drloc over without"][1]) > 0
+
+
+@pytest.mark.slow
+def test_a_small_run_compares_on_little_data():
+    command = [sys.executable, "-m", "benchmarks.drloc_small_data", "--small"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| digits, 300 |")]
+    assert len(rows) == 2 and all(" ± " in row for row in rows)
+
+
 def test_what_needs_a_gpu_runs_small_on_a_cpu_and_reads_nothing():
     command = [sys.executable, "-m", "benchmarks.gpu", "--small"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
@@ -40,6 +62,20 @@ def test_what_needs_a_gpu_runs_small_on_a_cpu_and_reads_nothing():
         assert any(what.startswith(f"row {row}: ") for what in rows), done.stdout
     assert any(what.startswith("H-52") for what in rows)
     assert rows["row 5: reads of the device, ours"][1].strip() == "0"
+
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FASHION.is_dir(), reason="Debian's dataset-fashion-mnist is not there")
+def test_deep_models_are_trained_and_their_losses_told(launch: Callable[..., Any]):
+    done = launch(2, "--module", "benchmarks.deep_layer_scale", FASHION, "--small")
+    assert done.code == 0, done.output
+    rows = [line.split(" | ") for line in done.output.splitlines() if line.startswith("| ")]
+    assert [row[0].strip("| ") for row in rows] == ["blocks", *"222333"]
+    for _, _, *cells in rows[1:]:
+        assert all(len(cell.strip(" |").split(", ")) == 2 for cell in cells)
 
 
 def _cells(line: str) -> list[str]:

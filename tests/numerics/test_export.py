@@ -24,7 +24,7 @@ from bigvit.engines.ranks import Ranks
 from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import evaluate
 from bigvit.export import export, timm_config
-from bigvit.recipe import StochasticDepth, ViT
+from bigvit.recipe import CvT, DRLoc, ResNet, StochasticDepth, Swin, T2TViT, ViT
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.store import to_json
@@ -72,6 +72,47 @@ def test_timm_computes_our_logits_on_digits(
     ours = engine.predict(batch)
     assert ours.std() > 0.05
     torch.testing.assert_close(timm_logits(folder, batch.images), ours, rtol=0, atol=1e-6)
+
+
+OTHERS = {
+    "swin": Swin(1, 8, (1, 2), (1, 2), 4, 2.0, StochasticDepth(rate=0.0, group=4), 1, 10),
+    "resnet": ResNet((1, 1, 1, 1), 1, 10),
+}
+LOSS = DRLoc(0.5, None, "absolute", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_timm_computes_the_logits_of_other_backbones_without_the_head_of_a_loss(
+    tiny: Recipe, batches: Batches, tmp_path: Path, name: str
+):
+    recipe = replace(tiny, model=OTHERS[name], objectives=(*tiny.objectives, LOSS))
+    engine, batch = trained(recipe, batches), digits()
+    checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(recipe), keep=1)
+    folder = export(checkpoint, tmp_path / "export")
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    missing = theirs.state_dict().keys() ^ engine.task.model.state_dict().keys()
+    assert all(each.endswith("num_batches_tracked") for each in missing)
+    ours = engine.predict(batch)
+    assert ours.std() > 0.05
+    torch.testing.assert_close(timm_logits(folder, batch.images), ours, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["T2TViT", "CvT"])
+def test_what_timm_does_not_have_is_refused_before_anything_is_written(
+    tiny: Recipe, batches: Batches, tmp_path: Path, name: str
+):
+    none = StochasticDepth(rate=0.0, group=4)
+    model = {
+        "T2TViT": T2TViT(4, 8, 1, 1, 2.0, none, 1, 10),
+        "CvT": CvT((8, 8), (1, 1), (1, 1), 2.0, none, 1, 10),
+    }[name]
+    recipe = replace(tiny, model=model)
+    checkpoint = save(
+        trained(recipe, batches), tmp_path / "checkpoints", 3, to_json(recipe), keep=1
+    )
+    with pytest.raises(ValueError, match=f"timm's entry points build no {name}"):
+        export(checkpoint, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
 
 
 def test_bf16_is_exported_from_its_float32_masters(tiny: Recipe, batches: Batches, tmp_path: Path):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bigvit import models
-from bigvit.models.init import init_weights
+from bigvit.models.init import initial_weight
 from bigvit.recipe import Recipe, StochasticDepth, ViT
 from bigvit.task import Task
 
@@ -145,4 +145,6 @@ def test_two_parameters_are_what_their_keys_give():
 @pytest.mark.parametrize("module", [nn.PReLU(), nn.BatchNorm1d(4), nn.Embedding(3, 4)])
 def test_a_module_of_unknown_kind_is_refused(module: nn.Module):
     with pytest.raises(TypeError, match=rf"{type(module).__name__}\.weight"):
-        init_weights(nn.Sequential(nn.Linear(4, 4), module), seed=0)
+        model = nn.Sequential(nn.Linear(4, 4), module)
+        for name, _ in model.named_parameters():
+            initial_weight(model, name, seed=0)

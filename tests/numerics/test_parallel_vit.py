@@ -38,6 +38,7 @@ def with_random_weights(model: ParallelViT, image_size: int) -> ClassTokenTransf
 def timm_like(ours: ClassTokenTransformer, image_size: int) -> VisionTransformer:
     """timm's model with our weights; it can have two branches only."""
     m = ours.config
+    assert isinstance(m, ParallelViT)
     theirs = VisionTransformer(
         img_size=image_size,
         patch_size=m.patch_size,

@@ -9,14 +9,24 @@ from torch import Tensor
 from bigvit import models
 from bigvit.layers.stochastic_depth import drops
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import Model, ParallelViT, StochasticDepth, ViT
+from bigvit.recipe import (
+    CaiT,
+    ClassAttention,
+    LayerScale,
+    Model,
+    ParallelViT,
+    StochasticDepth,
+    ViT,
+)
 from bigvit.recipe.check import check_run
 from bigvit.recipe.run import Run
 
 GROUPED = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
+TWO_MORE = ClassAttention(depth=2, keys="class and patches")
 MODELS = {
     "vit": ViT(4, 32, 4, 4, 2.5, 0.5, GROUPED, 3, 10),
     "two by two": ParallelViT(4, 32, 4, 2, 4, 2.5, 0.5, GROUPED, 3, 10),
+    "cait": CaiT(4, 32, 2, 4, 2.5, True, LayerScale(0.5), TWO_MORE, GROUPED, 3, 10),
 }
 DROPS = {
     "grouped": GROUPED,
@@ -55,8 +65,8 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 
 def calls(model: ClassTokenTransformer) -> list[int]:
     """How often each block's LayerNorms are called in a step, forward and backward."""
-    counts = [0] * len(model.blocks)
-    for i, block in enumerate(model.blocks):
+    counts = [0] * len(model.all_blocks())
+    for i, block in enumerate(model.all_blocks()):
         for name, module in block.named_modules():
             if name.split(".")[-1].startswith("norm"):
 
@@ -127,7 +137,9 @@ def test_a_recomputed_block_keeps_its_branches_inputs_alone(config: Model):
     ("name", "share"),
     [
         ("vit", 0.5),
+        pytest.param("cait", 0.5, marks=pytest.mark.slow),
         pytest.param("vit", 0.0, marks=pytest.mark.slow),
+        pytest.param("cait", 0.0, marks=pytest.mark.slow),
         pytest.param("two by two", 0.0, marks=pytest.mark.slow),
         pytest.param("two by two", 0.5, marks=pytest.mark.slow),
     ],

@@ -11,17 +11,27 @@ from torch import Tensor
 
 from bigvit import models
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import Model, ParallelViT, StochasticDepth, ViT
+from bigvit.recipe import (
+    CaiT,
+    ClassAttention,
+    LayerScale,
+    Model,
+    ParallelViT,
+    StochasticDepth,
+    ViT,
+)
 
 BATCH = 24
 RELATIVE = 1e-6
 DROP = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
+SECOND_STAGE = ClassAttention(depth=1, keys="class and patches")
 MODELS = {
     "vit": ViT(4, 32, 3, 4, 2.5, 0.5, DROP, 3, 10),
     "two by two": ParallelViT(4, 32, 2, 2, 4, 2.5, 0.5, DROP, 3, 10),
+    "cait": CaiT(4, 32, 3, 4, 2.5, True, LayerScale(0.5), SECOND_STAGE, DROP, 3, 10),
 }
 
-both = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+every = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 
 
 def built(config: Model) -> ClassTokenTransformer:
@@ -53,10 +63,12 @@ def gradients(
 def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     """The largest relative L2 difference over what both name."""
     assert a.keys() == b.keys()
-    return max(float((a[n] - b[n]).norm() / b[n].norm()) for n in a if "qkv.bias" not in n)
+    nothing = ("qkv.bias", ".k.bias", "proj_l.bias")  # those of keys, and of logits, have none
+    shown = [n for n in a if not n.endswith(nothing)]
+    return max(float((a[n] - b[n]).norm() / b[n].norm()) for n in shown)
 
 
-@both
+@every
 def test_skipping_equals_masking(config: Model, masked):
     assert set(config.drop_path.kept(config.branches)) == {4, 5}
     model = built(config)
@@ -69,7 +81,7 @@ def test_skipping_equals_masking(config: Model, masked):
     assert distance(gradients(model, images(), moved), masking) > 1e3 * RELATIVE
 
 
-@both
+@every
 def test_weights_after_updates_equal_those_of_masking(config: Model, masked):
     ends = []
     for skip in (True, False):
@@ -87,7 +99,7 @@ def test_weights_after_updates_equal_those_of_masking(config: Model, masked):
     assert distance(*ends) <= RELATIVE
 
 
-@both
+@every
 @pytest.mark.parametrize("size", [8, 16])
 def test_pieces_of_the_batch_add_up_to_it(config: Model, size: int):
     """As micro-batches, or as ranks, have them: equal logits, and gradients that add up."""
@@ -105,7 +117,7 @@ def test_pieces_of_the_batch_add_up_to_it(config: Model, size: int):
     assert distance(total | {"logits": torch.cat(logits)}, whole) <= RELATIVE
 
 
-@both
+@every
 def test_backward_twice_gives_the_same_and_images_keep_their_gradient(config: Model):
     model, x = built(config), images().requires_grad_()
     loss = model(x, model.draws(0, 5, (0, BATCH))).logits.square().mean()

@@ -75,7 +75,7 @@ def test_list_shows_name_parameters_resolution_and_source() -> None:
     assert "0.17 M" in rows["digits_vit"]
 
 
-@pytest.mark.parametrize("name", ["digits_vit", "deit3_h14_in1k_126"])
+@pytest.mark.parametrize("name", ["digits_vit", "drloc_swin_t_cifar100"])
 def test_show_lists_every_field_with_its_value(name: str) -> None:
     shown = dict(line.split(maxsplit=1) for line in light("show", name).splitlines())
     recipe = all_recipes()[name]

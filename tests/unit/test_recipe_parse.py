@@ -226,6 +226,41 @@ def test_an_imagenet_value_that_cannot_train_is_refused_by_its_fields_name(
     assert path in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "path"),
+    [
+        ("drloc_swin_t_cifar100", "--objectives.1.pairs 0", "objectives.1.pairs"),
+        ("drloc_swin_t_cifar100", "--objectives.1.grid 0", "objectives.1.grid"),
+        ("drloc_swin_t_cifar100", "--objectives.1.hidden-dim 0", "objectives.1.hidden_dim"),
+        ("drloc_swin_t_cifar100", "--objectives.1.hidden-layers 0", "objectives.1.hidden_layers"),
+        ("drloc_swin_t_cifar100", "--objectives.1.alpha=-1", "objectives.1.alpha"),
+        ("drloc_swin_t_cifar100", "--objectives.1.weight=-1", "objectives.1.weight"),
+        (
+            "drloc_swin_t_cifar100",
+            "--objectives.1.unit cells --objectives.1.offsets classes",
+            "objectives.1.unit",
+        ),
+        ("swin_t_cifar100", "--model.depths 2 0 6 2", "model.depths"),
+        ("swin_t_cifar100", "--model.num-heads 3 6 12", "model.num_heads"),
+        ("swin_t_cifar100", "--model.num-heads 3 6 12 25", "model.embed_dim"),
+        ("swin_t_cifar100", "--model.window-size 0", "model.window_size"),
+        ("swin_t_cifar100", "--model.patch-size 3", "model.patch_size"),
+        ("cvt_13_cifar100", "--model.embed-dims 64 192", "model.embed_dims"),
+        ("cvt_13_cifar100", "--model.mlp-ratio 0", "model.mlp_ratio"),
+        ("t2t_vit_14_cifar100", "--model.token-dim 0", "model.token_dim"),
+        ("t2t_vit_14_cifar100", "--model.num-heads 5", "model.embed_dim"),
+        ("resnet50_infograph_300e", "--model.depths 3 0 6 3", "model.depths"),
+        ("resnet50_infograph_300e", "--model.num-classes 1", "model.num_classes"),
+    ],
+)
+def test_a_backbone_or_localization_that_cannot_train_is_refused_by_its_fields_name(
+    name: str, args: str, path: str
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse([name, *args.split()])
+    assert path in str(refused.value)
+
+
 def test_the_batch_offered_for_mixing_with_repeats_is_the_smallest_that_works() -> None:
     with pytest.raises(ValueError, match="choose at least 24"):
         check_recipe(replace(deit3_h14_in1k_126, batch_size=23))
@@ -258,7 +293,7 @@ def shown_fields(
     assert not ended.value.code
     lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
     text = " ".join(" ".join(lines).split())
-    text = re.sub(r", --no-\S+", "", text)  # the second name of a switch
+    text = re.sub(r", --(\S+\.)?no-\S+", "", text)  # the second name of a switch
     shown = {option.split(" ")[0]: option for option in text.split(" --")[1:]}
     left_out = re.search(r"Left out here: (.*?);", text)
     for part in left_out[1].split(", ") if left_out else ():
@@ -266,7 +301,7 @@ def shown_fields(
     return shown
 
 
-@pytest.mark.parametrize("name", ["digits_vit", "deit3_h14_in1k_126"])
+@pytest.mark.parametrize("name", ["digits_vit", "deit3_h14_in1k_126", "drloc_swin_t_cifar100"])
 def test_help_lists_every_field_with_its_value(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +323,10 @@ def test_help_says_that_parts_are_left_out_and_not_values(
     shown = " ".join(capsys.readouterr().out.split())
     assert "Left out here: data.augment (default: None); a recipe file" in shown
     assert "--starts-from" in shown
+    with pytest.raises(SystemExit):
+        parse(["drloc_swin_t_cifar100", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Left out here: objectives.1.ramp (default: None); a recipe file" in shown
 
 
 def test_help_without_a_recipe_succeeds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,117 @@
+"""What the class token attends to (thesis figures 3.9 and 3.10), in numbers.
+
+Shapes: L attention layers, H heads, h x w patches of an image.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from bigvit.checkpoint.folder import CLASSES
+from bigvit.checkpoint.start import run_of
+from bigvit.data import augment
+from bigvit.data.decode import BadImage, decode
+from bigvit.layers.attention import Attention
+from bigvit.layers.class_attention import ClassAttention
+from bigvit.models import ClassTokenTransformer, Output
+from bigvit.recipe import Data, Digits
+from bigvit.task import Task
+from bigvit.trained import trained
+
+
+class Look(NamedTuple):
+    """An image, what was attended to in it, and what it was taken for."""
+
+    name: str  # of its file
+    pixels: NDArray[np.uint8]  # (H, W, 3), as the model saw it
+    layers: list[str]  # names of the attention layers
+    maps: Tensor  # (L, H, h, w): of each layer and head, the patches' shares
+    predictions: list[tuple[float, str]]  # probability and class, the most probable first
+
+
+def look(
+    checkpoint: Path,
+    images: Sequence[Path],
+    layers: int = 2,
+    image_size: int | None = None,
+    ema: bool = False,
+) -> list[Look]:
+    """Show a checkpoint's model some images, prepared as test images are.
+
+    Args:
+        layers: at most so many, the last ones; CaiT has two.
+        image_size: another resolution than the recipe's; positions are resampled.
+        ema: the average of the weights instead of them.
+
+    Raises:
+        Damaged: the checkpoint is not whole.
+        ValueError: an image cannot be read, or the model has no class token.
+    """
+    _, task = trained(checkpoint, image_size, ema)
+    names = run_of(checkpoint) / CLASSES
+    classes: list[str] = json.loads(names.read_text()) if names.is_file() else []
+    classes += map(str, range(len(classes), task.recipe.model.num_classes))
+    return [_look(task, path, classes, layers) for path in images]
+
+
+@torch.no_grad()
+def _look(task: Task, path: Path, classes: list[str], layers: int) -> Look:
+    pixels = torch.from_numpy(_prepared(path, task.recipe.data))
+    maps, output = attended(task.model, task.normalise(pixels[None]))
+    if not maps:
+        raise ValueError("this model has no class token whose attention could be shown")
+    last = list(maps)[-layers:]
+    stacked = torch.cat([maps[name] for name in last]).unflatten(2, output.grid)
+    shares, best = output.logits[0].softmax(dim=0).topk(min(5, len(classes)))
+    predictions = [(p, classes[i]) for p, i in zip(shares.tolist(), best.tolist(), strict=True)]
+    shown = pixels.permute(1, 2, 0).expand(-1, -1, 3).numpy()
+    return Look(path.name, shown, last, stacked, predictions)
+
+
+def attended(model: ClassTokenTransformer, images: Tensor) -> tuple[dict[str, Tensor], Output]:
+    """What the class token attends to in images (B, C, H, W), normalised.
+
+    Returns:
+        The patches' shares (B, H, h * w) in each head of the attention layers that see it, by the
+        layer's name, in order; and what the model returned.
+    """
+    seen: list[tuple[str, Attention | ClassAttention, Tensor]] = []
+    hooks: list[RemovableHandle] = []
+    for name, module in model.named_modules():
+        if isinstance(module, Attention | ClassAttention):
+
+            def watch(module: Any, inputs: tuple[Tensor], name: str = name) -> None:
+                seen.append((name, module, inputs[0]))
+
+            hooks.append(module.register_forward_pre_hook(watch))
+    output = model(images, {})
+    for hook in hooks:
+        hook.remove()
+    found: dict[str, Tensor] = {}
+    for name, module, x in seen:
+        maps = module.maps(x)
+        if isinstance(module, ClassAttention):
+            found[name] = maps[:, :, 0]
+        elif x.shape[1] > output.tokens.shape[1]:  # the class token is there, the first
+            found[name] = maps[:, :, 0, 1:]
+    return found, output
+
+
+def _prepared(path: Path, data: Data) -> NDArray[np.uint8]:
+    """The image (C, H, W) as it is tested."""
+    try:
+        image = decode(path.read_bytes(), str(path))
+    except (OSError, BadImage) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
+    if isinstance(data, Digits):
+        size = (data.image_size, data.image_size)
+        image = image.convert("L").resize(size, Image.Resampling.BICUBIC)
+    return augment.test_image(image, data)

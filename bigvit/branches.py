@@ -1,0 +1,98 @@
+"""What residual branches weigh beside the main branch (thesis figure 3.6)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from bigvit.checkpoint.start import run_of
+from bigvit.data.loader import test_batches
+from bigvit.data.sources import open_source
+from bigvit.models import ClassTokenTransformer
+from bigvit.pictures import Curve, page, plot
+from bigvit.trained import trained
+
+# the norms that a block's attention and MLP branches begin with
+NORMS = (("norm1", "norm2"), ("attns.0.norm", "ffns.0.norm"))
+COLOURS = ((0, 60, 160), (170, 20, 20), (20, 110, 40), (90, 40, 130))  # of runs
+
+
+class Ratios(NamedTuple):
+    """Of one checkpoint, by block: the norm of a branch over that of what it is added to."""
+
+    run: str
+    update: int
+    attention: list[float]
+    mlp: list[float]
+
+
+def ratios_of(checkpoint: Path, images: int, data_root: Path | None) -> Ratios:
+    """Of a checkpoint's model, by the first test images of its recipe.
+
+    Raises:
+        Damaged: the checkpoint is not whole.
+        ValueError: the data set is not there, or is not the recipe's.
+    """
+    manifest, task = trained(checkpoint)
+    data = task.recipe.data
+    batch = next(test_batches(open_source(data, "test", data_root), data, images, 0, 1, 0))
+    # in float64: a branch of 1e-6 of the stream is what is left of a difference
+    found = branch_ratios(task.model.double(), task.normalise(batch.images).double())
+    attention, mlp = found.unbind(dim=1)
+    return Ratios(run_of(checkpoint).name, manifest.update, attention.tolist(), mlp.tolist())
+
+
+@torch.no_grad()
+def branch_ratios(model: ClassTokenTransformer, images: Tensor) -> Tensor:
+    """|g(x)| / |x| of the attention and MLP branches of every block (blocks, 2): norms over an
+    image's tokens (in class attention, over the class token), and the mean over the images."""
+    blocks = model.all_blocks()
+    streams: list[list[Tensor]] = [[] for _ in blocks]  # before both branches, and after
+    hooks: list[RemovableHandle] = []
+    for block, stream in zip(blocks, streams, strict=True):
+
+        def before(_norm: Any, inputs: tuple[Tensor], stream: list[Tensor] = stream) -> None:
+            stream.append(inputs[0].clone())
+
+        def after(_b: Any, _i: Any, output: Tensor, stream: list[Tensor] = stream) -> None:
+            stream.append(output.clone())
+
+        modules = dict(block.named_modules())
+        first, second = next(pair for pair in NORMS if pair[0] in modules)
+        hooks += [modules[name].register_forward_pre_hook(before) for name in (first, second)]
+        hooks.append(block.register_forward_hook(after))
+    model(images, {})
+    for hook in hooks:
+        hook.remove()
+    rows: list[Tensor] = []
+    for x, middle, y in streams:
+        x = x[:, : y.shape[1]]  # class attention reads the patches too
+        pairs = ((x, middle), (middle, y))
+        shares = [(b - a).flatten(1).norm(dim=1) / a.flatten(1).norm(dim=1) for a, b in pairs]
+        rows.append(torch.stack([share.mean() for share in shares]))
+    return torch.stack(rows)
+
+
+def draw(found: Sequence[Ratios], path: Path) -> None:
+    """Write figure 3.6: attention above, MLP below; a colour a run, darker for later updates."""
+    runs = list(dict.fromkeys(each.run for each in found))
+    plots = [
+        plot(title, "block", [_curve(each, kind, runs, found) for each in found])
+        for title, kind in (
+            ("|attention branch| / |main branch|", "attention"),
+            ("|MLP branch| / |main branch|", "mlp"),
+        )
+    ]
+    page([[("", each)] for each in plots]).save(path)
+
+
+def _curve(each: Ratios, kind: str, runs: list[str], found: Sequence[Ratios]) -> Curve:
+    updates = sorted(other.update for other in found if other.run == each.run)
+    light = 0.65 * (1 - (updates.index(each.update) + 1) / len(updates))
+    red, green, blue = COLOURS[runs.index(each.run) % len(COLOURS)]
+    colour = tuple(round(c + (255 - c) * light) for c in (red, green, blue))
+    label = f"{each.run}, {each.update}"
+    return Curve(label, getattr(each, kind), (colour[0], colour[1], colour[2]))

@@ -1,0 +1,60 @@
+"""BatchNorm whose statistics stay float32, and are taken once a batch."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bigvit.layers.precision import wide
+
+_recomputing = False
+
+
+@contextmanager
+def recomputing() -> Generator[None]:
+    """A forward pass that only repeats another, for backward: statistics stay as they are."""
+    global _recomputing
+    _recomputing = True
+    try:
+        yield
+    finally:
+        _recomputing = False
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """BatchNorm (arXiv:1502.03167), eps 1e-5, momentum 0.1, computed in float32.
+
+    Its running mean and variance are float32 whatever the weights' type; engines average them over
+    ranks, and checkpoints hold them. Batches are not counted: nothing uses that number.
+    """
+
+    running_mean: Any
+    running_var: Any
+
+    def __init__(self, num_features: int, **options: Any) -> None:
+        super().__init__(num_features, **options)
+        self.num_batches_tracked = None
+        # ZeRO's stage 3 makes tensors in the weights' type
+        self.running_mean, self.running_var = self.running_mean.float(), self.running_var.float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "BatchNorm":
+        before = self.running_mean, self.running_var
+        super()._apply(fn, recurse)
+        now = self.running_mean, self.running_var
+        self.running_mean, self.running_var = (
+            b.to(n.device, torch.promote_types(n.dtype, torch.float32))
+            for b, n in zip(before, now, strict=True)
+        )
+        return self
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, C, h, w) in the weights' type."""
+        mean, var = self.running_mean, self.running_var
+        if _recomputing:
+            mean, var = mean.clone(), var.clone()
+        weight, bias = wide(self.weight), wide(self.bias)
+        x = F.batch_norm(wide(input), mean, var, weight, bias, self.training, 0.1, self.eps)
+        return x.to(self.weight.dtype)

@@ -1,0 +1,14 @@
+"""A linear layer that is computed in float32 whatever the weights' own type."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bigvit.layers.precision import wide
+
+
+class WideLinear(nn.Linear):
+    """x W^T + b in float32, or in the type of x where that is wider."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., in) -> (..., out), float32 or wider."""
+        return F.linear(wide(input), wide(self.weight), wide(self.bias))

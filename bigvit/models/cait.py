@@ -1,0 +1,173 @@
+"""CaiT (arXiv:2103.17239; thesis sections 3.5 to 3.7), with the names and shapes of timm's
+`cait_*`: self-attention between patches, then class attention, in which the class token alone is
+updated. And what the thesis compares it with: other residual branches, other poolings.
+
+Shapes: B images, N patches, D width, K classes; T tokens, N or, where a class token was inserted,
+N + 1.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bigvit.layers import class_attention
+from bigvit.layers.attention import Attention
+from bigvit.layers.mlp import Mlp
+from bigvit.layers.norm import LayerNorm
+from bigvit.layers.precision import wide
+from bigvit.layers.residual import factors, initial_factors, scaled
+from bigvit.layers.stochastic_depth import Drop, add_branches, drops
+from bigvit.layers.talking_heads import TalkingHeads
+from bigvit.models.fixup import fixup, t_fixup
+from bigvit.models.init import generator
+from bigvit.models.output import Output, TokenMap
+from bigvit.models.vit import ClassTokenTransformer
+from bigvit.recipe import (
+    AveragePooling,
+    CaiT,
+    ClassAttention,
+    ClassToken,
+    FixedLayerScale,
+    Fixup,
+    ImageSize,
+    TFixup,
+)
+
+
+class Block(nn.Module):
+    """x + gamma_1 attention(norm(x)), then x + gamma_2 mlp(norm(x))."""
+
+    def __init__(self, model: CaiT) -> None:
+        super().__init__()
+        self.recompute = False
+        dim = model.embed_dim
+        self.norm1 = LayerNorm(dim)
+        self.attn = (TalkingHeads if model.talking_heads else Attention)(dim, model.num_heads)
+        self.norm2 = LayerNorm(dim)
+        self.mlp = Mlp(dim, model.hidden_dim)
+        self.gamma_1 = factors(model.residual, dim)
+        self.gamma_2 = factors(model.residual, dim)
+
+    def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:
+        """x (B, T, D), what the two branches drop -> (B, T, D)."""
+        x = add_branches(x, [self._attention], drop[:1], self.recompute)
+        return add_branches(x, [self._mlp], drop[1:], self.recompute)
+
+    def _attention(self, x: Tensor) -> Tensor:
+        return scaled(self.attn(self.norm1(x)), self.gamma_1)
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return scaled(self.mlp(self.norm2(x)), self.gamma_2)
+
+
+class ClassBlock(nn.Module):
+    """The same of the class token alone, which attends to the patches and, if so wished, itself."""
+
+    def __init__(self, model: CaiT, class_in_keys: bool) -> None:
+        super().__init__()
+        self.recompute = False
+        dim = model.embed_dim
+        self.norm1 = LayerNorm(dim)
+        self.attn = class_attention.ClassAttention(dim, model.num_heads, class_in_keys)
+        self.norm2 = LayerNorm(dim)
+        self.mlp = Mlp(dim, model.hidden_dim)
+        self.gamma_1 = factors(model.residual, dim)
+        self.gamma_2 = factors(model.residual, dim)
+
+    def forward(self, cls: Tensor, x: Tensor) -> Tensor:
+        """cls (B, 1, D), patches (B, N, D) -> cls (B, 1, D)."""
+        cls = add_branches(cls, [partial(self._attention, x)], [None], self.recompute)
+        return add_branches(cls, [self._mlp], [None], self.recompute)
+
+    def _attention(self, x: Tensor, cls: Tensor) -> Tensor:
+        return scaled(self.attn(self.norm1(torch.cat([cls, x], dim=1))), self.gamma_1)
+
+    def _mlp(self, cls: Tensor) -> Tensor:
+        return scaled(self.mlp(self.norm2(cls)), self.gamma_2)
+
+
+class ClassAttentionTransformer(ClassTokenTransformer):
+    """CaiT, or one of its ablations."""
+
+    def __init__(self, model: CaiT, image_size: ImageSize) -> None:
+        super().__init__(model, image_size, (Block(model) for _ in range(model.depth)))
+        self.residual, self.pooling = model.residual, model.pooling
+        match model.pooling:
+            case ClassAttention(depth=depth, keys=keys):
+                own = keys == "class and patches"
+                self.blocks_token_only = nn.ModuleList(ClassBlock(model, own) for _ in range(depth))
+            case ClassToken():
+                pass
+            case AveragePooling():
+                del self.cls_token
+
+    def forward(
+        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
+    ) -> Output:
+        """Args:
+        images: (B, C, H, W), normalised.
+        draws: what `draws` made for them, empty to drop nothing.
+        every_block: whether the patches of each self-attention block are wanted.
+        """
+        x_BND, grid = self.patch_embed(images)
+        x = wide(x_BND) + self.pos_embed
+        drop = drops(self.config.drop_path, self.config.branches, draws)
+        maps: list[TokenMap] = []
+        for i, block in enumerate(self.blocks):
+            if isinstance(self.pooling, ClassToken) and i == self.pooling.layer:
+                x = torch.cat([self._class_tokens(len(x)), x], dim=1)
+            x = block(x, drop[2 * i : 2 * i + 2])
+            if every_block:  # a copy, as the next block changes x
+                maps.append(TokenMap(x[:, -x_BND.shape[1] :].clone(), grid))
+        match self.pooling:
+            case ClassAttention():
+                cls = self._class_tokens(len(x))
+                for block in self.blocks_token_only:
+                    cls = block(cls, x)
+                cls, x = self.norm(cls)[:, 0], self.norm(x)
+            case ClassToken():
+                x = self.norm(x)
+                cls, x = x[:, 0], x[:, 1:]
+            case AveragePooling():
+                x = self.norm(x)
+                cls = x.mean(dim=1)
+        return Output(self.head(cls), x, grid, cls, tuple(maps))
+
+    def _class_tokens(self, count: int) -> Tensor:
+        return wide(self.cls_token).expand(count, -1, -1)
+
+    def initial_weight(self, name: str, seed: int) -> Tensor:
+        """What `init_weights` would give a parameter, float32."""
+        if ".gamma_" in name:
+            value = torch.zeros(self.get_parameter(name).shape)
+            return initial_factors(self.residual, value, generator(seed, name))
+        weight, blocks = super().initial_weight(name, seed), len(self.all_blocks())
+        match self.residual:
+            case Fixup():
+                return fixup(name, weight, 2 * blocks)
+            case TFixup():
+                return t_fixup(name, weight, blocks, generator(seed, name))
+            case _:
+                return weight
+
+    def takes(self, name: str) -> bool:
+        """Whether a parameter starts from given weights."""
+        return not isinstance(self.residual, FixedLayerScale) or ".gamma_" in name
+
+    def all_blocks(self) -> list[Any]:
+        """Of both stages, in order."""
+        second = self.blocks_token_only if isinstance(self.pooling, ClassAttention) else []
+        return [*self.blocks, *second]
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of matrices that are not decayed: class token, if any, and positions."""
+        return super().no_weight_decay() & {name for name, _ in self.named_parameters()}
+
+    def layer_id(self, name: str) -> int:
+        """Depth of a parameter: 0 the embedding, i the i-th block of both stages, then the head."""
+        if name.startswith("blocks_token_only."):
+            return len(self.blocks) + int(name.split(".")[1]) + 1
+        return super().layer_id(name)

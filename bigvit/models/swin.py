@@ -1,0 +1,144 @@
+"""Swin Transformer (arXiv:2103.14030) from timm's windows, with the names and shapes of timm's
+`swin_*`.
+
+Differs from timm where the others here do: stochastic depth is uniform over depth (timm: linear)
+and drawn with the batch, and the residual stream is float32.
+
+Shapes: B images, N tokens of a grid h x w, D width.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from timm.layers import PatchEmbed  # pyright: ignore[reportPrivateImportUsage]
+from timm.models.swin_transformer import PatchMerging, SwinTransformerBlock
+from torch import Tensor, nn
+
+from bigvit.layers.norm import LayerNorm
+from bigvit.layers.precision import wide
+from bigvit.layers.stochastic_depth import Drop, add_branches, drops
+from bigvit.models.backbone import Backbone
+from bigvit.models.output import Output, TokenMap
+from bigvit.recipe import ImageSize, Swin, sides
+
+
+def _norm(dim: int, **_: Any) -> LayerNorm:
+    return LayerNorm(dim, eps=1e-5)
+
+
+class Block(SwinTransformerBlock):
+    """x + windows(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.recompute = False
+
+    def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:  # type: ignore[override]
+        """x (B, N, D), what the two branches drop -> (B, N, D)."""
+        x = add_branches(x, [self._windows], drop[:1], self.recompute)
+        return add_branches(x, [self._mlp], drop[1:], self.recompute)
+
+    def _windows(self, x: Tensor) -> Tensor:
+        grid = self.norm1(x).unflatten(1, self.input_resolution)
+        return wide(self._attn(grid).flatten(1, 2))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return wide(self.mlp(self.norm2(x)))
+
+
+class Stage(nn.Module):
+    """Merges 2 x 2 tokens into one (not the first stage), then blocks."""
+
+    def __init__(
+        self, model: Swin, depth: int, heads: int, dim: int, grid: tuple[int, int], first: bool
+    ) -> None:
+        super().__init__()
+        self.downsample = nn.Identity() if first else PatchMerging(dim // 2, norm_layer=_norm)  # type: ignore
+        self.blocks = nn.ModuleList(
+            Block(
+                dim,
+                grid,
+                heads,
+                window_size=model.window_size,
+                shift_size=model.window_size // 2 if i % 2 else 0,
+                mlp_ratio=model.mlp_ratio,
+                norm_layer=_norm,
+            )
+            for i in range(depth)
+        )
+
+
+class SwinTransformer(Backbone):
+    """Swin: patches, stages, and a linear head on the mean of the last tokens."""
+
+    def __init__(self, model: Swin, image_size: ImageSize) -> None:
+        super().__init__()
+        self.config = model
+        self.patch_embed = PatchEmbed(
+            sides(image_size),  # type: ignore[arg-type]
+            model.patch_size,
+            model.in_chans,
+            model.embed_dim,
+            norm_layer=_norm,
+            output_fmt="NHWC",
+        )
+        stages = list(model.stages(image_size))
+        self.layers = nn.ModuleList(
+            Stage(model, *stage, first=i == 0) for i, stage in enumerate(stages)
+        )
+        dim = stages[-1][2]
+        self.norm = _norm(dim)
+        self.head = nn.Sequential(OrderedDict(fc=nn.Linear(dim, model.num_classes)))
+
+    def forward(
+        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
+    ) -> Output:
+        """Args:
+        images: (B, C, H, W), normalised.
+        draws: what `draws` made for them, empty to drop nothing.
+        every_block: whether each block's tokens are wanted.
+        """
+        drop = iter(drops(self.config.drop_path, self.config.branches, draws))
+        maps: list[TokenMap] = []
+        x_BhwD = wide(self.patch_embed(images))
+        h, w = x_BhwD.shape[1:3]
+        stage: Any
+        for stage in self.layers:
+            x_BhwD = wide(stage.downsample(x_BhwD))
+            h, w = x_BhwD.shape[1:3]
+            x = x_BhwD.flatten(1, 2)
+            for block in stage.blocks:
+                x = block(x, [next(drop), next(drop)])
+                if every_block:  # a copy, as the next block changes x
+                    maps.append(TokenMap(x.clone(), (h, w)))
+            x_BhwD = x.unflatten(1, (h, w))
+        tokens = self.norm(x_BhwD.flatten(1, 2))
+        mean = tokens.mean(dim=1)
+        return Output(self.head(mean), tokens, (h, w), mean, tuple(maps))
+
+    def all_blocks(self) -> list[Any]:
+        """The blocks, first to last."""
+        stages = self.layers.children()
+        return [b for stage in stages for b in stage.get_submodule("blocks").children()]
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of matrices that are not decayed: the tables of relative positions."""
+        tables = "relative_position_bias_table"
+        return {name for name, _ in self.named_parameters() if name.endswith(tables)}
+
+    def layer_id(self, name: str) -> int:
+        """Depth of a parameter: 0 the embedding, i the i-th block, depth + 1 norm and head."""
+        return staged_layer_id(name, "layers.", self.config.depths)
+
+
+def staged_layer_id(name: str, prefix: str, depths: Sequence[int]) -> int:
+    """Depth of a parameter named PREFIX STAGE.blocks.BLOCK...; what stands before a stage's blocks
+    goes with the first of them, or with the embedding."""
+    if not name.startswith(prefix):
+        return 0 if name.startswith("patch_embed.") else sum(depths) + 1
+    stage, rest = name.removeprefix(prefix).split(".", 1)
+    before = sum(depths[: int(stage)])
+    if rest.startswith("blocks."):
+        return before + int(rest.split(".")[1]) + 1
+    return before + 1 if before else 0

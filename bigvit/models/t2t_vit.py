@@ -1,0 +1,128 @@
+"""T2T-ViT (arXiv:2101.11986), with the names and shapes of the authors' `t2t_vit_14` (whose fixed
+positions are no weights here).
+
+Differs from theirs: stochastic depth is uniform over depth (theirs: linear), and the Performers
+have no dropout.
+
+Shapes: B images, N tokens, D width; T = N + 1 tokens, the class token first.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bigvit.layers.attention import Attention
+from bigvit.layers.mlp import Mlp
+from bigvit.layers.norm import LayerNorm
+from bigvit.layers.performer import Performer
+from bigvit.layers.precision import wide
+from bigvit.layers.sinusoid import sinusoid
+from bigvit.layers.stochastic_depth import Drop, add_branches, drops
+from bigvit.models.backbone import Backbone
+from bigvit.models.output import Output, TokenMap
+from bigvit.recipe import ImageSize, T2TViT
+from bigvit.recipe.backbones import SPLITS
+
+EPS = 1e-5
+
+
+class TokensToToken(nn.Module):
+    """Overlapping patches, mixed, patched and mixed again, patched once more and made D wide."""
+
+    def __init__(self, model: T2TViT, image_size: ImageSize) -> None:
+        super().__init__()
+        (first, _), (second, _), (last, _) = model.splits(image_size)
+        self.attention1 = Performer(first, model.token_dim, EPS)
+        self.attention2 = Performer(second, model.token_dim, EPS)
+        self.project = nn.Linear(last, model.embed_dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """images (B, C, H, W) -> tokens (B, N, D) row by row, and their grid (h, w)."""
+        dtype, maps = images.dtype, images
+        for split, mix in zip(SPLITS, (self.attention1, self.attention2), strict=False):
+            tokens, grid = _soft_split(maps, *split)
+            maps = mix(wide(tokens)).transpose(1, 2).unflatten(2, grid)
+        tokens, grid = _soft_split(maps, *SPLITS[-1])
+        return self.project(tokens.to(dtype)), grid
+
+
+def _soft_split(maps: Tensor, kernel: int, stride: int, padding: int):
+    """(B, C, H, W) -> overlapping patches (B, N, C kernel^2) row by row, and their grid."""
+    h, w = ((side + 2 * padding - kernel) // stride + 1 for side in maps.shape[2:])
+    return F.unfold(maps, kernel, padding=padding, stride=stride).transpose(1, 2), (h, w)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, model: T2TViT) -> None:
+        super().__init__()
+        self.recompute = False
+        self.norm1 = LayerNorm(model.embed_dim, EPS)
+        self.attn = Attention(model.embed_dim, model.num_heads, qkv_bias=False)
+        self.norm2 = LayerNorm(model.embed_dim, EPS)
+        self.mlp = Mlp(model.embed_dim, model.hidden_dim)
+
+    def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:
+        """x (B, T, D), what the two branches drop -> (B, T, D)."""
+        x = add_branches(x, [self._attention], drop[:1], self.recompute)
+        return add_branches(x, [self._mlp], drop[1:], self.recompute)
+
+    def _attention(self, x: Tensor) -> Tensor:
+        return wide(self.attn(self.norm1(x)))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return wide(self.mlp(self.norm2(x)))
+
+
+class T2TVisionTransformer(Backbone):
+    """T2T-ViT: tokens from tokens, a class token, positions, blocks, and a linear head."""
+
+    def __init__(self, model: T2TViT, image_size: ImageSize) -> None:
+        super().__init__()
+        self.config = model
+        self.tokens_to_token = TokensToToken(model, image_size)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, model.embed_dim))
+        self.blocks = nn.ModuleList(Block(model) for _ in range(model.depth))
+        self.norm = LayerNorm(model.embed_dim, EPS)
+        self.head = nn.Linear(model.embed_dim, model.num_classes)
+
+    def forward(
+        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
+    ) -> Output:
+        """Args:
+        images: (B, C, H, W), normalised.
+        draws: what `draws` made for them, empty to drop nothing.
+        every_block: whether each block's tokens are wanted.
+        """
+        x_BND, grid = self.tokens_to_token(images)
+        x_BND = wide(x_BND)
+        x = torch.cat([wide(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
+        x = x + sinusoid(x.shape[1], x.shape[2], x.device).to(x.dtype)
+        drop = drops(self.config.drop_path, self.config.branches, draws)
+        maps: list[TokenMap] = []
+        for i, block in enumerate(self.blocks):
+            x = block(x, drop[2 * i : 2 * i + 2])
+            if every_block:  # a copy, as the next block changes x
+                maps.append(TokenMap(x[:, 1:].clone(), grid))
+        x = self.norm(x)
+        cls = x[:, 0]
+        return Output(self.head(cls), x[:, 1:], grid, cls, tuple(maps))
+
+    def all_blocks(self) -> list[Any]:
+        """The blocks, first to last."""
+        return list(self.blocks)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of matrices that are not decayed: the class token."""
+        return {"cls_token"}
+
+    def layer_id(self, name: str) -> int:
+        """Depth of a parameter: 0 the embedding, i the i-th block, depth + 1 norm and head."""
+        if name.startswith("blocks."):
+            return int(name.split(".")[1]) + 1
+        embedding = name.startswith(("cls_token", "tokens_to_token."))
+        return 0 if embedding else self.config.depth + 1

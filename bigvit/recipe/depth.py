@@ -1,0 +1,57 @@
+"""What all architectures share: sizes of images, and stochastic depth. No torch here."""
+
+from dataclasses import dataclass
+
+ImageSize = int | tuple[int, int]
+"""Pixels: the side of a square image, or (height, width)."""
+
+
+def sides(image_size: ImageSize) -> tuple[int, int]:
+    """(height, width) of an image, pixels."""
+    return image_size if isinstance(image_size, tuple) else (image_size, image_size)
+
+
+@dataclass(frozen=True)
+class StochasticDepth:
+    """Drop residual branches of random samples (arXiv:1603.09382), uniformly over depth.
+
+    A rate above 0.1 keeps a fixed number of every `group` consecutive samples, drawn anew in each
+    block and branch; a rate up to 0.1, or below 1/group, drops each sample independently.
+    """
+
+    rate: float  # mean share of (sample, branch) pairs dropped, in [0, 1)
+    group: int  # consecutive samples of the global batch among which a fixed number is kept
+
+    @property
+    def grouped(self) -> bool:
+        """Whether samples are kept by groups rather than one by one."""
+        return self.rate > 0.1 and self.rate * self.group >= 1
+
+    def kept(self, branches: int) -> list[int]:
+        """Samples kept of each group, for each residual branch of the model in order.
+
+        The counts differ by one at most and are spread evenly, so that the mean rate over all
+        branches is the recipe's to within 1 / (2 * group * branches).
+        """
+        total = round(branches * self.group * (1 - self.rate))
+        return [(i + 1) * total // branches - i * total // branches for i in range(branches)]
+
+    def summary(self, branches: int) -> str:
+        """The rates of all residual branches of a model, in a line."""
+        if self.rate == 0:
+            return f"stochastic depth 0: all samples kept in each of {branches} branches"
+        if not self.grouped:
+            return (
+                f"stochastic depth {self.rate}: each sample dropped by itself in each of "
+                f"{branches} branches (mean rate {self.rate:.4f})"
+            )
+        kept = self.kept(branches)
+        mean = 1 - sum(kept) / (branches * self.group)
+        less, more = min(kept), max(kept)
+        where = f"in each of {branches} branches"
+        if less < more:
+            where = f"in {kept.count(less)} of {branches} branches, {more} in the others"
+        return (
+            f"stochastic depth {self.rate}: {less} of every {self.group} samples kept {where} "
+            f"(mean rate {mean:.4f})"
+        )

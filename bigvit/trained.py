@@ -1,0 +1,34 @@
+"""A trained model from its checkpoint, to be looked at."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from bigvit.checkpoint.load import read_model
+from bigvit.checkpoint.manifest import Manifest
+from bigvit.checkpoint.weights import fit
+from bigvit.recipe.check import check_recipe
+from bigvit.recipe.store import recipe_from_json
+from bigvit.task import Task
+
+
+def trained(
+    checkpoint: Path, image_size: int | None = None, ema: bool = False
+) -> tuple[Manifest, Task]:
+    """A checkpoint's manifest and its task, in float32.
+
+    Args:
+        image_size: another resolution than the recipe's; positions are resampled.
+        ema: the average of the weights instead of them.
+
+    Raises:
+        Damaged: the checkpoint is not whole.
+        ValueError: the size does not fit the model, or there is no average.
+    """
+    manifest, weights = read_model(checkpoint, "ema" if ema else "weight")
+    recipe = recipe_from_json(manifest.recipe)
+    if image_size is not None:
+        recipe = replace(recipe, data=replace(recipe.data, image_size=image_size))
+        check_recipe(recipe)
+    task = Task(recipe)
+    fit(weights, task.model, recipe.model.grid(recipe.data.image_size))
+    return manifest, task

@@ -1,0 +1,33 @@
+"""What a rank does to show that CaiT is trained alike however it is sharded."""
+
+import json
+from pathlib import Path
+
+import tiny
+from launched import train
+
+from bigvit.engines.ranks import Ranks
+
+RECIPES = {"adamw": tiny.cait_adamw, "lamb": tiny.cait_lamb}
+FETCHED = {  # as with a large model: every weight is fetched where it is used, and let go after
+    "stage": 3,
+    "sub_group_size": 5000,
+    "stage3_param_persistence_threshold": 0,
+    "stage3_prefetch_bucket_size": 5000,
+}
+
+
+def cait_runs(ranks: Ranks, folder: Path) -> None:
+    """Whole runs at every stage; at 3 every block is recomputed."""
+    fetched = folder / "fetched.json"
+    if ranks.rank == 0:
+        fetched.write_text(json.dumps({"zero_optimization": FETCHED}))
+    ranks.agree(0)
+    for name, recipe in RECIPES.items():
+        for stage in range(4):
+            sharding = str(fetched) if stage == 3 else f"zero{stage}"
+            options = {"sharding": sharding, "checkpoint_activations": float(stage == 3)}
+            train(ranks, folder / f"{name} {stage}", recipe, micro_batch=36, **options)
+
+
+SCENARIOS = (cait_runs,)

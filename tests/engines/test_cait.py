@@ -1,0 +1,33 @@
+"""CaiT at every stage is what `single` trains: two stages, talking heads, and class attention."""
+
+from dataclasses import replace
+
+import cait
+import pytest
+import tiny
+from reference import Weights, distance, train_single, trained
+
+YARDSTICKS = {"adamw": 8.0e-7, "lamb": 8.9e-7}  # largest of five orders, measured once
+ALLOWED = 10
+
+
+@pytest.fixture(scope="session")
+def singles() -> dict[str, Weights]:
+    return {name: train_single(recipe)[0] for name, recipe in cait.RECIPES.items()}
+
+
+@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("name", cait.RECIPES)
+def test_a_stage_equals_single(name, stage, cait_ranks, singles):
+    weights = trained(cait_ranks / f"{name} {stage}", cait.RECIPES[name].updates)
+    found = distance(weights, singles[name])
+    print(f"{name}, stage {stage}: {found:.1e}, {found / YARDSTICKS[name]:.2f} yardsticks")
+    assert found <= ALLOWED * YARDSTICKS[name]
+
+
+def test_a_wrong_variant_lies_far_away(singles):
+    rate = replace(tiny.cait_adamw.model.drop_path, rate=0.25)
+    wrong = replace(tiny.cait_adamw, model=replace(tiny.cait_adamw.model, drop_path=rate))
+    found = distance(train_single(wrong)[0], singles["adamw"])
+    print(f"{found / YARDSTICKS['adamw']:.0f} yardsticks")
+    assert found > 100 * YARDSTICKS["adamw"]

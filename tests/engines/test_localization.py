@@ -1,0 +1,113 @@
+"""Dense relative localization under ZeRO: head and backbone equal `single`, and resume exactly."""
+
+import json
+from dataclasses import replace
+
+import localization
+import pytest
+import tiny
+import torch
+from reference import distance, train_single, trained
+from test_equality import ALLOWED, YARDSTICK
+from test_resume import assert_equal
+from timm import create_model
+
+from bigvit.checkpoint.load import read_model, read_weights
+from bigvit.checkpoint.manifest import read_manifest, step_name
+from bigvit.evaluate import evaluate_checkpoint
+from bigvit.export import export
+from bigvit.task import Task
+
+
+@pytest.fixture(scope="session")
+def reference():
+    return train_single(localization.vit)[0]
+
+
+def of_head(weights):
+    return {name: weight for name, weight in weights.items() if name.startswith("heads.")}
+
+
+@pytest.mark.parametrize("stage", localization.STAGES)
+@pytest.mark.parametrize("kind", ["weight", "ema"])
+def test_backbone_and_head_equal_single(stage, kind, drloc_ranks, reference):
+    found = trained(drloc_ranks / f"drloc_{stage}", kind=kind)
+    prefix = "ema " if kind == "ema" else ""
+    wanted = {name: reference[prefix + name] for name in found}
+    for what, one, other in (("all", found, wanted), ("head", of_head(found), of_head(wanted))):
+        print(f"stage {stage}, {what}: {distance(one, other) / YARDSTICK:.2f} yardsticks")
+        assert distance(one, other) <= ALLOWED * YARDSTICK
+    assert len(of_head(found)) == 6
+    fresh = Task(localization.vit)
+    fresh.init_weights()
+    assert all(not torch.equal(p, found[n]) for n, p in fresh.named_parameters())
+
+
+def test_a_wrong_weight_of_the_loss_lies_far_away(reference):
+    cross, drloc = localization.vit.objectives
+    heavier = replace(localization.vit, objectives=(cross, replace(drloc, weight=0.505)))
+    found = distance(train_single(heavier)[0], reference)
+    print(f"1 % more: {found / YARDSTICK:.0f} yardsticks")
+    assert found > 100 * YARDSTICK
+
+
+@pytest.mark.parametrize("stage", localization.STAGES)
+@pytest.mark.parametrize("model", ["drloc", "cvt"])
+def test_stopped_in_mid_epoch_and_resumed(model, stage, drloc_ranks):
+    updates = tiny.UPDATES if model == "drloc" else localization.cvt.updates
+    halves, whole = drloc_ranks / f"{model}_halves_{stage}", drloc_ranks / f"{model}_{stage}"
+    assert_equal(halves, whole, updates=updates)
+
+
+def test_resnet_is_trained_and_saved_with_its_statistics_at_stage_3(drloc_ranks):
+    found, fresh = trained(drloc_ranks / "resnet", 3), Task(localization.BACKBONES["resnet"])
+    assert found.keys() == dict(fresh.named_parameters()).keys() | fresh.statistics().keys()
+    assert all(not torch.equal(found[name], fresh.initial_weight(name)) for name in found)
+
+
+@pytest.mark.parametrize("name", ["swin", "t2t"])  # ResNet sees other batches on two ranks
+def test_other_backbones_and_their_heads_equal_single_at_stage_3(name, drloc_ranks):
+    single = train_single(localization.BACKBONES[name])[0]
+    found = trained(drloc_ranks / name, localization.short.updates)
+    print(f"{name}: {distance(found, single) / YARDSTICK:.2f} yardsticks")
+    assert distance(found, single) <= ALLOWED * YARDSTICK
+
+
+@pytest.mark.parametrize("stage", localization.STAGES)
+def test_statistics_are_saved_whole_once_and_averaged_over_ranks(stage, drloc_ranks):
+    folder = drloc_ranks / f"cvt_{stage}" / "checkpoints" / step_name(localization.cvt.updates)
+    saved = [p for p in read_manifest(folder).pieces if p.kind == "buffer"]
+    task = Task(localization.cvt)
+    assert [p.name for p in saved] == list(task.statistics()) != []
+    assert {(p.start, p.dtype) for p in saved} == {(0, "F32")}
+    _, weights = read_weights(folder)
+    assert all(not torch.equal(weights[p.name], task.initial_weight(p.name)) for p in saved)
+    found = evaluate_checkpoint(folder, 60)
+    lines = (drloc_ranks / f"cvt_{stage}" / "metrics.jsonl").read_text().splitlines()
+    logged = [line for line in map(json.loads, lines) if "top1" in line][-1]
+    assert (found["top1_correct"], found["images"]) == (logged["top1_correct"], logged["images"])
+
+
+def test_statistics_are_the_same_at_every_stage(drloc_ranks):
+    updates = localization.cvt.updates
+    one, other = (trained(drloc_ranks / f"cvt_{s}", updates) for s in localization.STAGES)
+    assert distance(other, one) <= ALLOWED * YARDSTICK
+
+
+def test_statistics_stay_float32_in_bf16(drloc_ranks):
+    weights = trained(drloc_ranks / "cvt_bf16", 2)
+    for name in Task(localization.cvt).statistics():
+        assert not torch.equal(weights[name], weights[name].bfloat16().float()), name
+
+
+def test_a_checkpoint_is_exported_without_the_head(drloc_ranks, tmp_path):
+    run = drloc_ranks / "drloc_3"
+    checkpoint = run / "checkpoints" / step_name(tiny.UPDATES)
+    _, model = read_model(checkpoint)
+    export(checkpoint, tmp_path / "export")
+    theirs = create_model(f"local-dir:{tmp_path / 'export'}", pretrained=True).eval()
+    assert theirs.state_dict().keys() == model.keys()
+    task = Task(localization.vit)
+    task.model.load_state_dict(model)
+    images = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(theirs(images), task.model(images, {}).logits, rtol=1e-5, atol=1e-5)

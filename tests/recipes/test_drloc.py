@@ -1,0 +1,87 @@
+"""Every recipe of dense relative localization against the paper's tables, written out here."""
+
+import pytest
+
+from bigvit.recipe import DRLoc, layout
+from bigvit.recipe.check import check_recipe
+from bigvit.recipe.find import all_recipes
+
+EVERY = all_recipes()
+MODELS = ("swin_t", "t2t_vit_14", "cvt_13", "resnet50", "vit_b16")
+RECIPES = {n: r for n, r in EVERY.items() if n.removeprefix("drloc_").startswith(MODELS)}
+TRAIN = """
+    in100 126689 100      cifar10 50000 10       cifar100 50000 100     flowers102 2040 102
+    svhn 73257 10         clipart 33525 345      infograph 36023 345    painting 50416 345
+    quickdraw 120750 345  real 120906 345        sketch 48212 345       in1k 1281167 1000
+""".split()
+DATA = {TRAIN[i]: (int(TRAIN[i + 1]), int(TRAIN[i + 2])) for i in range(0, len(TRAIN), 3)}
+SMALL = [name for name in DATA if name not in ("in100", "in1k")]
+PARAMETERS = {"swin_t": 28.3, "t2t_vit_14": 21.5, "cvt_13": 20.0, "resnet50": 25.6, "vit_b16": 86.6}
+LAMBDA = {"swin_t": 0.5, "t2t_vit_14": 0.1, "cvt_13": 0.1, "resnet50": 0.1, "vit_b16": 0.01}
+
+
+def wanted() -> dict[str, tuple[str, str, str, int, bool]]:
+    """(model, data, table, epochs, fine-tuned) by the baseline's name."""
+    three, found = ("cvt_13", "swin_t", "t2t_vit_14"), {}
+    for m in three:
+        found[f"{m}_in100"] = (m, "in100", "table 2b", 100, False)
+        found[f"{m}_in100_300e"] = (m, "in100", "table 2b", 300, False)
+        found |= {f"{m}_{d}": (m, d, "table 3", 100, False) for d in SMALL}
+    for m in ("swin_t", "t2t_vit_14"):
+        found |= {f"{m}_{d}_ft": (m, d, "table 4", 100, True) for d in SMALL}
+        found[f"{m}_in1k_300e"] = (m, "in1k", "supplement, table 7", 300, False)
+    for m in (*three, "resnet50"):
+        found[f"{m}_infograph_300e"] = (m, "infograph", "supplement, table 8", 300, False)
+    for d in ("cifar10", "cifar100", "infograph"):
+        found[f"vit_b16_{d}"] = ("vit_b16", d, "supplement, table 9", 100, False)
+    return found
+
+
+WANTED = wanted()
+PAIRS = {f"drloc_swin_t_cifar100_m{pairs}": pairs for pairs in (32, 128, 256)}
+
+
+def test_they_are_all_there_and_no_others():
+    assert set(RECIPES) == set(WANTED) | {f"drloc_{name}" for name in WANTED} | set(PAIRS)
+    assert len(RECIPES) == 133
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_row_of_a_table(name: str):
+    model, data, table, epochs, finetuned = WANTED[name]
+    plain, with_loss = EVERY[name], EVERY[f"drloc_{name}"]
+    check_recipe(plain)
+    check_recipe(with_loss)
+    assert table in plain.source
+    assert plain.model.parameters(224) / 1e6 == pytest.approx(
+        PARAMETERS[model] - (1000 - DATA[data][1]) * plain.model.maps(224)[-1][0] / 1e6, abs=0.1
+    )
+    assert (plain.data.train_images, plain.data.classes) == DATA[data]
+    assert plain.model.num_classes == DATA[data][1]
+    assert (plain.optim.lr, plain.optim.weight_decay) == (5e-4 if finetuned else 1e-3, 0.05)
+    assert (plain.schedule.epochs, plain.schedule.warmup_epochs) == (
+        epochs,
+        10 if finetuned else 20,
+    )
+    assert plain.starts_from == (f"{model}_in1k_300e" if finetuned else None)
+    assert plain.starts_from is None or plain.starts_from in EVERY
+    assert (plain.batch_size, plain.clip_norm, plain.data.image_size) == (1024, None, 224)
+    cross, loss = with_loss.objectives
+    assert (cross,) == plain.objectives and isinstance(loss, DRLoc)
+    assert (loss.weight, loss.pairs, loss.ramp, loss.offsets) == (
+        LAMBDA[model],
+        64,
+        None,
+        "absolute",
+    )
+    assert (loss.hidden_dim, loss.hidden_layers, loss.blocks) == (512, 2, "last")
+    assert loss.pooled(plain.model.grid(224)) == (7, 7)
+    assert with_loss.data == plain.data and with_loss.model == plain.model
+    assert layout(with_loss, 8, 128).accumulation == 1
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_table_2a_varies_the_pairs(name: str):
+    loss = EVERY[name].objectives[1]
+    assert isinstance(loss, DRLoc) and loss.pairs == PAIRS[name]
+    assert EVERY[name].model == EVERY["swin_t_cifar100"].model
