@@ -156,7 +156,7 @@ class _AddKept(torch.autograd.Function):
 def recomputed(branch: Branch, x: Tensor) -> Tensor:
     """branch(x), of which x alone is kept for backward, to compute it once more there."""
     # a compiled block takes its statistics in forward alone, and no context
-    once = {} if torch.compiler.is_compiling() else {"context_fn": _once}
+    once: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": _once}
     # nothing is drawn in a forward pass: there is no generator's state to keep
     return checkpoint(branch, x, use_reentrant=False, preserve_rng_state=False, **once)
 

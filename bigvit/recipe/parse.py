@@ -55,12 +55,11 @@ def _absent(recipe: Recipe) -> str:
 def _parts_left_out(value: object, path: str) -> Iterator[str]:
     """Fields that may hold a dataclass, and hold none."""
     for name, kind in get_type_hints(type(value)).items():
-        item: Any = getattr(value, name)
-        below = f"{path}{name}"
+        item, below = getattr(value, name), f"{path}{name}"
         if item is None and any(is_dataclass(member) for member in get_args(kind)):
             yield below
         elif is_dataclass(item):
             yield from _parts_left_out(item, f"{below}.")
-        elif name == "objectives":
-            for i, objective in enumerate(item):
+        elif isinstance(value, Recipe) and name == "objectives":
+            for i, objective in enumerate(value.objectives):
                 yield from _parts_left_out(objective, f"{below}.{i}.")
