@@ -41,7 +41,17 @@ def train(folder: Path, precision: str, stop: int) -> tuple[int, int, float]:
     command += [f"{ROOT / 'benchmarks' / 'vit_h.py'}:vit_h14_126", "--precision", precision]
     command += ["--data-root", str(folder / "images"), "--run-dir", str(folder / "run")]
     command += ["--sharding", str(ROOT / "benchmarks" / "billion.json"), "--workers", "0"]
-    command += ["--log-every", "1", "--stop-after", str(stop), "--resume", "auto", "--keep", "1"]
+    command += [
+        "--log-every",
+        "1",
+        "--stop-after",
+        str(stop),
+        "--resume",
+        "auto",
+        "--keep",
+        "1",
+        "--no-background-save",
+    ]
     command += ["--evaluate-every", "1000"]
     began, peak = time.monotonic(), 0
     process = subprocess.Popen(
