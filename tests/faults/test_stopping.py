@@ -18,7 +18,7 @@ from bigvit.cli import main
 
 PHASES = ("start", "update", "evaluation", "save")
 TARGETS = ("rank", "launch.py", "group", "orphan", "file")
-ORDINARY = (("start", "group"), ("update", "launch.py"), ("evaluation", "rank"), ("save", "orphan"))
+ORDINARY = (("update", "launch.py"), ("evaluation", "rank"), ("save", "orphan"))
 
 
 def test_a_loss_that_is_not_finite_stops_every_rank(launch, tmp_path):
