@@ -39,6 +39,7 @@ ARCHITECTURES = {
 
 LAYERS = {
     ViT: {"first_conv": "patch_embed.proj", "classifier": "head"},
+    CaiT: {"first_conv": "patch_embed.proj", "classifier": "head"},
     Swin: {"first_conv": "patch_embed.proj", "classifier": "head.fc"},
     ResNet: {"first_conv": "conv1", "classifier": "fc"},
 }

@@ -79,7 +79,7 @@ class LAMB(torch.optim.Optimizer):
                 fresh_state(self, p)["step"] += 1
             if not stepped:
                 continue
-            step = int(self.state[stepped[0]]["step"])
+            step = int(self.state[stepped[0]]["step"].numpy())  # it lies on the host
             # (m / c1) / (sqrt(v / c2) + eps) = m / (c1 (sqrt(v) / sqrt(c2) + eps))
             correction1, correction2 = (1 - beta**step for beta in group["betas"])
             corrections = correction1, correction2**-0.5
