@@ -151,7 +151,8 @@ class Saver:
         writing.deadline = time.monotonic() + PATIENCE
         self._thread.join()
         self._writing = None
-        if reason := ranks.first_text(str(writing.error or "")):
+        error = writing.error
+        if reason := ranks.first_text("" if error is None else str(error) or repr(error)):
             if ranks.rank == 0:
                 shutil.rmtree(writing.aside, ignore_errors=True)
             raise NotSaved(f"{writing.whole} could not be written ({reason})")

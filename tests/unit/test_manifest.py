@@ -316,3 +316,15 @@ def test_pieces_that_tile_every_tensor_fit() -> None:
 def test_pieces_with_gaps_overlaps_or_other_shapes_are_refused(pieces: list[Piece]) -> None:
     with pytest.raises(Damaged, match="do not fit"):
         check_tiling(pieces)
+
+
+def test_a_failure_without_a_text_is_one(
+    tmp_path: Path, trained: SingleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError  # str() of which is empty
+
+    monkeypatch.setattr("bigvit.checkpoint.save.write_tensors", out_of_memory)
+    with pytest.raises(NotSaved, match=r"could not be written \(MemoryError\(\)\)"):
+        save(trained, tmp_path, 3, to_json(TINY), keep=1)
+    assert list(tmp_path.iterdir()) == []
