@@ -11,18 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from bigvit.checkpoint.folder import CLASSES
 from bigvit.checkpoint.start import run_of
 from bigvit.data import augment
-from bigvit.data.decode import BadImage, decode
+from bigvit.data.decode import image_of
 from bigvit.layers.attention import Attention
 from bigvit.layers.class_attention import ClassAttention
 from bigvit.models import ClassTokenTransformer, Output
-from bigvit.recipe import Data, Digits
 from bigvit.task import Task
 from bigvit.trained import trained
 
@@ -64,7 +62,8 @@ def look(
 
 @torch.no_grad()
 def _look(task: Task, path: Path, classes: list[str], layers: int) -> Look:
-    pixels = torch.from_numpy(_prepared(path, task.recipe.data))
+    data = task.recipe.data
+    pixels = torch.from_numpy(augment.test_image(image_of(path, data), data))
     maps, output = attended(task.model, task.normalise(pixels[None]))
     if not maps:
         raise ValueError("this model has no class token whose attention could be shown")
@@ -103,15 +102,3 @@ def attended(model: ClassTokenTransformer, images: Tensor) -> tuple[dict[str, Te
         elif x.shape[1] > output.tokens.shape[1]:  # the class token is there, the first
             found[name] = maps[:, :, 0, 1:]
     return found, output
-
-
-def _prepared(path: Path, data: Data) -> NDArray[np.uint8]:
-    """The image (C, H, W) as it is tested."""
-    try:
-        image = decode(path.read_bytes(), str(path))
-    except (OSError, BadImage) as error:
-        raise ValueError(f"{path}: cannot be read ({error})") from None
-    if isinstance(data, Digits):
-        size = (data.image_size, data.image_size)
-        image = image.convert("L").resize(size, Image.Resampling.BICUBIC)
-    return augment.test_image(image, data)

@@ -211,7 +211,7 @@ def _stop(options: argparse.Namespace) -> None:
 
 
 def _checkpoints(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.manifest import Damaged, batch_of, read_manifest
+    from bigvit.checkpoint.manifest import batch_of, damage
     from bigvit.checkpoint.start import checkpoints_of
 
     if not (options.path / "recipe.json").is_file():
@@ -220,17 +220,14 @@ def _checkpoints(options: argparse.Namespace) -> None:
     for path in checkpoints_of(options.path):
         size = sum(file.stat().st_size for file in path.iterdir())
         age = timedelta(seconds=round(time.time() - path.stat().st_mtime))
-        try:
-            read_manifest(path)
-            whole = "yes"
-        except Damaged as error:
-            whole = f"NO: {error}"
+        reason = damage(path)
+        whole = f"NO: {reason}" if reason else "yes"
         rows.append((str(batch_of(path)), f"{size / 1e6:,.1f} MB", str(age), whole))
     _print_table(rows)
 
 
 def _verify(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.manifest import STEP, Damaged, read_manifest, verify_file
+    from bigvit.checkpoint.manifest import STEP, Damaged, verify
     from bigvit.checkpoint.start import checkpoints_of, find_checkpoint
 
     one = STEP.fullmatch(options.path.name) and options.path.is_dir()
@@ -240,8 +237,7 @@ def _verify(options: argparse.Namespace) -> None:
     damaged: list[str] = []
     for path in paths:
         try:
-            for file in read_manifest(path).files:
-                verify_file(path, file)
+            verify(path)
             print(f"{path} is whole")
         except Damaged as error:
             damaged.append(str(error))

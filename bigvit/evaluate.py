@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from bigvit.checkpoint.load import read_model
-from bigvit.checkpoint.weights import fit
 from bigvit.data.bad import gather
 from bigvit.data.loader import test_batches, workers_for
 from bigvit.data.sources import Source, open_source
 from bigvit.engines.ranks import Ranks, alone
-from bigvit.recipe import Data, Images
-from bigvit.recipe.check import check_recipe
-from bigvit.recipe.store import recipe_from_json
-from bigvit.task import DTYPES, Batch, Task
+from bigvit.recipe import Data
+from bigvit.task import DTYPES, Batch
+from bigvit.trained import trained
 
 
 class Interrupted(Exception):
@@ -127,19 +124,11 @@ def evaluate_checkpoint(
         Damaged: the checkpoint is not whole.
         ValueError: the data set is not there or not the recipe's, or a value does not fit.
     """
-    manifest, model = read_model(checkpoint, "ema" if ema else "weight")
-    recipe = recipe_from_json(manifest.recipe)
-    changed = {"image_size": image_size, "test_crop_ratio": crop_ratio}
-    changed = {name: value for name, value in changed.items() if value is not None}
-    if "test_crop_ratio" in changed and not isinstance(recipe.data, Images):
-        raise ValueError("--crop-ratio: the images of this recipe are not cropped; leave it out")
-    recipe = replace(recipe, data=replace(recipe.data, **changed))
-    check_recipe(recipe)
+    manifest, task = trained(checkpoint, image_size, ema, crop_ratio)
+    recipe = task.recipe
     test_set = open_source(recipe.data, "test", data_root)
     right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None
     ranks = alone()
-    task = Task(recipe)
-    fit(model, task.model, recipe.model.grid(recipe.data.image_size))
     task.to(ranks.device, DTYPES[recipe.precision])
 
     def predict(batch: Batch) -> Tensor:

@@ -31,7 +31,6 @@ from bigvit.recipe.store import left_out, to_json
 from bigvit.task import Batch
 
 Outcome = Literal["done", "requeue"]
-MOST = 16  # checkpoints that a run looks at for a whole one
 
 
 def run(
@@ -104,7 +103,7 @@ def _checkpoint(
     """The newest checkpoint that is what was written. Collective."""
     for reason in start.damaged:
         say(f"warning: {reason}; going back to {start.checkpoint}")
-    paths = [path for path in (start.checkpoint, *start.older) if path is not None][:MOST]
+    paths = [start.checkpoint, *start.older] if start.checkpoint is not None else []
     names = " ".join(path.name for path in paths)
     rank_0s = ranks.first_text(names if ranks.rank == 0 else "")
     if ranks.agree(names != rank_0s):

@@ -13,7 +13,7 @@ from torch import Tensor
 from bigvit import objectives
 from bigvit.checkpoint.load import read_weights
 from bigvit.data import augment
-from bigvit.data.decode import BadImage, decode
+from bigvit.data.decode import BadImage, image_of
 from bigvit.data.sources import open_source
 from bigvit.objectives import drloc
 from bigvit.recipe import DRLoc, Recipe
@@ -106,10 +106,9 @@ def draw_offsets(guesses: Sequence[Guess], path: Path) -> None:
 def _images(
     recipe: Recipe, paths: Sequence[Path], count: int, data_root: Path | None
 ) -> list[tuple[str, Image.Image]]:
+    if paths:
+        return [(path.name, image_of(path, recipe.data)) for path in paths]
     try:
-        if paths:
-            mode = "RGB" if recipe.data.channels == 3 else "L"
-            return [(p.name, decode(p.read_bytes(), str(p)).convert(mode)) for p in paths]
         source = open_source(recipe.data, "test", data_root)
         return [(source.name(i), source.read(i)) for i in range(min(count, len(source)))]
     except BadImage as error:

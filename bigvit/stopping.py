@@ -5,14 +5,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+
+import psutil
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ONE = 5.0  # seconds within which signals are one request
 LOOK = 1.0  # seconds between looks at the launchers
-LAUNCHERS = (b"deepspeed", b"bigvit")  # what the command line of one holds
+LAUNCHERS = ("deepspeed", "bigvit")  # what the command line of one holds
 
 
 class StopRequest:
@@ -38,7 +38,7 @@ class StopRequest:
             self.looked = now
             minutes = (now - self.began) / 60
             late = self.max_minutes is not None and minutes >= self.max_minutes
-            orphaned = any(start_of(process) != start for process, start in self.launchers)
+            orphaned = not all(map(_lives, self.launchers))
             if late or orphaned or self.asked_by_file():
                 self.requested = self.requested or now
         return bool(self.requested)
@@ -50,36 +50,21 @@ class StopRequest:
         self.requested = self.requested or now
 
 
-class Process(NamedTuple):
-    """A process, told from a later one of the same number by its start."""
-
-    number: int
-    start: str  # in clock ticks since the system's; "" where there is none
-
-
-def start_of(process: int) -> str:
-    """When a process started; "" where it has ended."""
-    fields = _stat(process)
-    return fields[19] if fields and fields[0] not in "ZX" else ""
-
-
-def _launchers() -> Iterator[Process]:
+def _launchers() -> Iterator[psutil.Process]:
     """The processes above this one, as far up as they are launchers."""
-    process = os.getppid()
-    while process > 1 and (fields := _stat(process)):
+    for process in psutil.Process().parents():
         try:
-            command = Path(f"/proc/{process}/cmdline").read_bytes()
-        except OSError:
+            command = " ".join(process.cmdline())
+        except psutil.Error:
             return
         if not any(name in command for name in LAUNCHERS):
             return
-        yield Process(process, fields[19])
-        process = int(fields[1])
+        yield process
 
 
-def _stat(process: int) -> list[str]:
-    """The fields of a process's stat file from its state on; none where it has ended."""
+def _lives(process: psutil.Process) -> bool:
+    """Whether a process, not another of the same number, still runs."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from bigvit.checkpoint.manifest import Damaged, Manifest, Piece, read_manifest, verify_file
+from bigvit.checkpoint.manifest import Damaged, Manifest, Piece, verify
 from bigvit.engines.engine import Engine
 from bigvit.engines.ranks import Ranks
 
@@ -44,9 +44,7 @@ def verified(
     for i, folder in enumerate(checkpoints):
         manifest, reason = None, ""
         try:
-            manifest = read_manifest(folder)
-            for file in manifest.files[ranks.rank :: ranks.world]:
-                verify_file(folder, file)
+            manifest = verify(folder, ranks.rank, ranks.world)
         except (OSError, Damaged) as error:
             reason = str(error)
         reason = ranks.first_text(reason)
@@ -91,15 +89,13 @@ def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str
         Damaged: a file is not what was written; the message names it.
         ValueError: it holds no average.
     """
-    manifest = read_manifest(folder)
+    manifest = verify(folder)
     by_key = _by_key(manifest)
     if kind == "ema" and not any(key.startswith("ema/") for key in by_key):
         raise ValueError(
             f"--ema: {folder} holds no average of the weights, as its recipe's ema is None; leave "
             "--ema out"
         )
-    for file in manifest.files:
-        verify_file(folder, file)
     weights: dict[str, Tensor] = {}
     with ExitStack() as opened:
         files = _open(folder, manifest, opened)

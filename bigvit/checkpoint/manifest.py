@@ -140,6 +140,27 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
+def damage(folder: Path) -> str:
+    """What is wrong with a checkpoint's manifest, or its files' lengths; nothing of a whole one."""
+    try:
+        read_manifest(folder)
+    except Damaged as error:
+        return str(error)
+    return ""
+
+
+def verify(folder: Path, rank: int = 0, world: int = 1) -> Manifest:
+    """Read a checkpoint's manifest, and compare the digests of a rank's share of the files.
+
+    Raises:
+        Damaged: a file is not what was written; the message names it.
+    """
+    manifest = read_manifest(folder)
+    for file in manifest.files[rank::world]:
+        verify_file(folder, file)
+    return manifest
+
+
 def verify_file(folder: Path, file: File) -> None:
     """Raise Damaged unless a file's content is what was written."""
     hasher = xxhash.xxh3_128()

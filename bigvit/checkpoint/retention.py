@@ -3,33 +3,25 @@ removed. No torch here."""
 
 import re
 import shutil
+from itertools import islice
 from pathlib import Path
 
 from bigvit.checkpoint.files import rename
-from bigvit.checkpoint.manifest import Damaged, batch_of, checkpoints_in, read_manifest
+from bigvit.checkpoint.manifest import batch_of, checkpoints_in, damage
 
-ASIDE = re.compile(r"\.step_\d{8}\..*aside|\.step_\d{8}\.aside")
+ASIDE = re.compile(r"\.step_\d{8}\..*aside")
 
 
 def prune(folder: Path, keep: int, keep_every: int | None = None) -> None:
-    """Remove checkpoints, oldest first, but never one of the newest `keep` that are whole, nor a
-    whole one at a multiple of `keep_every` batches."""
-    found = checkpoints_in(folder)
-    whole = [path for path in found if is_whole(path)]
-    if len(whole) <= keep:
-        return
-    for path in found[: found.index(whole[-keep])]:
-        if path not in whole or not keep_every or batch_of(path) % keep_every:
+    """Remove what is older than the newest `keep` checkpoints that are whole, but for those at a
+    multiple of `keep_every` batches. Older ones are not read."""
+    newest = iter(reversed(checkpoints_in(folder)))
+    whole = (path for path in newest if not damage(path))
+    for _ in islice(whole, keep):
+        pass
+    for path in newest:
+        if not keep_every or batch_of(path) % keep_every:
             discard(path)
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a checkpoint's manifest is sound and all its files have their length."""
-    try:
-        read_manifest(path)
-    except Damaged:
-        return False
-    return True
 
 
 def discard(path: Path) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigvit.checkpoint.manifest import STEP, Damaged, checkpoints_in, read_manifest
+from bigvit.checkpoint.manifest import STEP, checkpoints_in, damage, read_manifest
 from bigvit.recipe import Command
 from bigvit.recipe.store import differences, filled, is_named, to_json
 
 log = logging.getLogger(__name__)
+MOST = 16  # checkpoints that a run looks at for a whole one
 OURS = ("lock", "checkpoints", ".recipe.json.aside")  # there before recipe.json is
 
 
@@ -34,12 +35,12 @@ class Refused(ValueError):
 class Found:
     """Checkpoints at a path."""
 
-    whole: tuple[Path, ...]  # their files have their length; newest first
+    whole: tuple[Path, ...]  # their files have their length; the newest few, newest first
     damaged: tuple[str, ...]  # what is wrong with those newer than all of these
 
 
-def find_checkpoints(path: Path) -> Found:
-    """The checkpoint at a path, or those of the run folder there.
+def find_checkpoints(path: Path, most: int = MOST) -> Found:
+    """The checkpoint at a path, or the newest of the run folder there.
 
     Raises:
         ValueError: it is neither, or no checkpoint there is whole.
@@ -54,12 +55,12 @@ def find_checkpoints(path: Path) -> Found:
     whole: list[Path] = []
     damaged: list[str] = []
     for checkpoint in reversed(checkpoints_of(path)):
-        try:
-            read_manifest(checkpoint)
+        if len(whole) == most:
+            break
+        if not (reason := damage(checkpoint)):
             whole.append(checkpoint)
-        except Damaged as error:
-            if not whole:
-                damaged.append(str(error))
+        elif not whole:
+            damaged.append(reason)
     if not whole:
         reasons = "".join(f"\n  {reason}" for reason in damaged)
         raise ValueError(f"{path} holds no {'whole ' * bool(damaged)}checkpoint{reasons}")
@@ -72,7 +73,7 @@ def find_checkpoint(path: Path) -> Path:
     Raises:
         ValueError: there is none.
     """
-    found = find_checkpoints(path)
+    found = find_checkpoints(path, most=1)
     for reason in found.damaged:
         log.warning("%s; %s is taken instead", reason, found.whole[0])
     return found.whole[0]
@@ -121,7 +122,7 @@ def plan_start(command: Command) -> Start:
                     f"{folder} holds newer checkpoints than {found.whole[0].name}; go on from the "
                     "newest by --resume auto, or branch off into another --run-dir"
                 )
-    checkpoint, *older = *found.whole, None
+    checkpoint = found.whole[0] if found.whole else None
     if checkpoint:
         manifest = read_manifest(checkpoint)
         where = f"--resume {resume}: {checkpoint}"
@@ -133,7 +134,7 @@ def plan_start(command: Command) -> Start:
     if (stop := run.stop_after) is not None and stop > command.recipe.updates:
         raise ValueError(f"--stop-after {stop}: the recipe has {command.recipe.updates} updates")
     _refuse_unwritable(folder)
-    return Start(folder, checkpoint, tuple(path for path in older if path), found.damaged)
+    return Start(folder, checkpoint, found.whole[1:], found.damaged)
 
 
 def _named(path: str, resume: str | None = None) -> Found:

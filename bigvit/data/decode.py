@@ -10,8 +10,11 @@ as others start programs (EPS) or are no photographs.
 
 import io
 import warnings
+from pathlib import Path
 
 from PIL import Image
+
+from bigvit.recipe import Data, Digits
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")
 
@@ -45,3 +48,20 @@ def decode(content: bytes, name: str) -> Image.Image:
         if isinstance(error, Image.UnidentifiedImageError):
             text = "not an image"  # its own text is the address of a buffer
         raise BadImage(name, text or type(error).__name__) from None
+
+
+def image_of(path: Path, data: Data) -> Image.Image:
+    """The image in a user's own file, in the mode of a data set's images; in their size, where they
+    have one.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    try:
+        image = decode(path.read_bytes(), str(path))
+    except (OSError, BadImage) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
+    if isinstance(data, Digits):
+        size = (data.image_size, data.image_size)
+        return image.convert("L").resize(size, Image.Resampling.BICUBIC)
+    return image.convert("RGB" if data.channels == 3 else "L")

@@ -1,9 +1,12 @@
 """Positions that are not learned."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 
+@lru_cache(maxsize=8)  # made once, not in every forward pass
 def sinusoid(positions: int, dim: int, device: torch.device) -> Tensor:
     """Sine and cosine of a position at dim / 2 frequencies (arXiv:1706.03762, section 3.5).
 

@@ -14,8 +14,31 @@ from bigvit.recipe.residual import (
 )
 
 
+class _OfPatches:
+    """What models of square patches and blocks of one width have in common."""
+
+    patch_size: int
+    embed_dim: int
+    depth: int
+    mlp_ratio: float
+
+    def grid(self, image_size: ImageSize) -> tuple[int, int]:
+        """Patches (down, across) of an image of this size."""
+        height, width = sides(image_size)
+        return height // self.patch_size, width // self.patch_size
+
+    def maps(self, image_size: ImageSize) -> list[tuple[int, tuple[int, int]]]:
+        """Width and grid of the patches after each block; of CaiT's, each of the first stage."""
+        return [(self.embed_dim, self.grid(image_size))] * self.depth
+
+    @property
+    def hidden_dim(self) -> int:
+        """Hidden width of an MLP."""
+        return int(self.embed_dim * self.mlp_ratio)
+
+
 @dataclass(frozen=True)
-class ViT:
+class ViT(_OfPatches):
     """DeiT III's Vision Transformer (arXiv:2204.07118): LayerScale, uniform stochastic depth, and
     positions on the patches alone."""
 
@@ -28,20 +51,6 @@ class ViT:
     drop_path: StochasticDepth
     in_chans: int  # channels of an image
     num_classes: int  # classes of the head
-
-    def grid(self, image_size: ImageSize) -> tuple[int, int]:
-        """Patches (down, across) of an image of this size."""
-        height, width = sides(image_size)
-        return height // self.patch_size, width // self.patch_size
-
-    def maps(self, image_size: ImageSize) -> list[tuple[int, tuple[int, int]]]:
-        """Width and grid of each block's tokens."""
-        return [(self.embed_dim, self.grid(image_size))] * self.depth
-
-    @property
-    def hidden_dim(self) -> int:
-        """Hidden width of the MLP."""
-        return int(self.embed_dim * self.mlp_ratio)
 
     @property
     def branches(self) -> int:
@@ -58,7 +67,7 @@ class ViT:
 
 
 @dataclass(frozen=True)
-class ParallelViT:
+class ParallelViT(_OfPatches):
     """DeiT III's Vision Transformer with parallel branches (arXiv:2203.09795): each block adds the
     sum of several attention branches, then the sum of as many MLP branches."""
 
@@ -72,20 +81,6 @@ class ParallelViT:
     drop_path: StochasticDepth
     in_chans: int  # channels of an image
     num_classes: int  # classes of the head
-
-    def grid(self, image_size: ImageSize) -> tuple[int, int]:
-        """Patches (down, across) of an image of this size."""
-        height, width = sides(image_size)
-        return height // self.patch_size, width // self.patch_size
-
-    def maps(self, image_size: ImageSize) -> list[tuple[int, tuple[int, int]]]:
-        """Width and grid of each block's tokens."""
-        return [(self.embed_dim, self.grid(image_size))] * self.depth
-
-    @property
-    def hidden_dim(self) -> int:
-        """Hidden width of an MLP branch."""
-        return int(self.embed_dim * self.mlp_ratio)
 
     @property
     def branches(self) -> int:
@@ -126,7 +121,7 @@ Pooling = ClassAttention | ClassToken | AveragePooling
 
 
 @dataclass(frozen=True)
-class CaiT:
+class CaiT(_OfPatches):
     """CaiT (arXiv:2103.17239; thesis sections 3.5 to 3.7): self-attention between patches, then
     class attention, with a small factor on every residual branch; and what it is compared with."""
 
@@ -141,20 +136,6 @@ class CaiT:
     drop_path: StochasticDepth  # of the self-attention blocks
     in_chans: int  # channels of an image
     num_classes: int  # classes of the head
-
-    def grid(self, image_size: ImageSize) -> tuple[int, int]:
-        """Patches (down, across) of an image of this size."""
-        height, width = sides(image_size)
-        return height // self.patch_size, width // self.patch_size
-
-    def maps(self, image_size: ImageSize) -> list[tuple[int, tuple[int, int]]]:
-        """Width and grid of the patches after each self-attention block."""
-        return [(self.embed_dim, self.grid(image_size))] * self.depth
-
-    @property
-    def hidden_dim(self) -> int:
-        """Hidden width of the MLP."""
-        return int(self.embed_dim * self.mlp_ratio)
 
     @property
     def branches(self) -> int:

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,13 @@ def start(*arguments: object, program: Sequence[str] = ("deepspeed",)) -> subpro
         text=True,
         start_new_session=True,
     )
+
+
+def wait_for(path: Path, seconds: float = 120) -> None:
+    """Wait until a file is there."""
+    deadline = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def living(run: Path) -> list[psutil.Process]:

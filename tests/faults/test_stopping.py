@@ -5,11 +5,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
-from small import ROOT, TINY, living, start
+from small import ROOT, TINY, living, start, wait_for
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import batch_of
@@ -84,9 +83,7 @@ def test_bigvit_launch_passes_a_signal_on_and_the_exit_code_back(number, tmp_pat
     script = ("scripts/train.py", "digits_vit", *TINY, *options)
     process = start(*script, program=("bigvit", "launch"))
     try:
-        deadline = time.monotonic() + 120
-        while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
-            time.sleep(0.2)
+        wait_for(run / "metrics.jsonl")
         process.send_signal(number)
         output, _ = process.communicate(timeout=120)
     finally:
@@ -108,9 +105,7 @@ def test_bigvit_stop_and_a_time_limit_stop_a_run_after_a_checkpoint(tmp_path):
         long = ["--schedule.epochs", "500"]
         process = subprocess.Popen([*command, *options, *long, *limit], cwd=ROOT)
         try:
-            deadline = time.monotonic() + 60
-            while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
-                time.sleep(0.2)
+            wait_for(run / "metrics.jsonl")
             if not limit:
                 assert main(["stop", str(run)]) == 0
             assert process.wait(timeout=60) == 85

@@ -16,7 +16,8 @@ import pytest
 from bigvit import __version__
 from bigvit.checkpoint.folder import RunFolder
 from bigvit.checkpoint.manifest import Manifest, step_name, write_manifest
-from bigvit.checkpoint.start import Start, find_checkpoint, plan_start
+from bigvit.checkpoint.retention import prune
+from bigvit.checkpoint.start import Start, checkpoints_of, find_checkpoint, plan_start
 from bigvit.recipe import Recipe, Run
 from bigvit.recipe.parse import Command
 from bigvit.recipe.store import to_json
@@ -385,3 +386,19 @@ def test_status_json_says_what_the_run_does_and_why_it_ended(tmp_path: Path) -> 
         folder.say("requeue", 85)
         assert (status()["state"], status()["reason"]) == ("requeue", "")
     assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_the_newest_whole_ones_are_kept_and_those_at_a_multiple(tmp_path: Path) -> None:
+    made = {update: checkpoint(tmp_path, update) for update in (5, 10, 12, 15, 20, 22)}
+    for update in (12, 22):
+        (made[update] / "manifest.json").write_text("{")
+    prune(tmp_path / "checkpoints", keep=2, keep_every=10)
+    assert [path.name for path in checkpoints_of(tmp_path)] == [
+        step_name(n) for n in (10, 15, 20, 22)
+    ]
+    prune(tmp_path / "checkpoints", keep=3)  # the only good ones stay, with what lies between
+    assert [path.name for path in checkpoints_of(tmp_path)] == [
+        step_name(n) for n in (10, 15, 20, 22)
+    ]
+    prune(tmp_path / "checkpoints", keep=1)
+    assert [path.name for path in checkpoints_of(tmp_path)] == [step_name(n) for n in (20, 22)]
