@@ -5,6 +5,6 @@ cd "$(dirname "$0")/.."
 bash scripts/setup.sh
 . scripts/environment.sh
 if [ $# -eq 0 ]; then
-    set -- -m 'not slow and not gpu and not multihost'
+    set -- -m 'not slow and not gpu'
 fi
 exec python -m pytest "$@"
