@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -125,7 +124,7 @@ def train(recipe: Recipe, root: Path, ranks: Ranks, updates: int, tested: int) -
 def main(args: Sequence[str]) -> None:
     root, *options = [arg for arg in args if not arg.startswith("--local_rank")]
     small = "--small" in options
-    ranks = join_ranks(Run(), timedelta(minutes=3))
+    ranks = join_ranks(Run(timeout=180))
     depths, seeds = ((2, 3), (0, 1)) if small else (DEPTHS, SEEDS)
     updates, tested = (20, 100) if small else (UPDATES, TESTED)
     rows = [

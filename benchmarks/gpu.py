@@ -250,14 +250,11 @@ def reads(s: Scale) -> list[Row]:
         from bigvit.engines.build import build_engine, join_ranks
     except ImportError:
         return []
-    from datetime import timedelta
 
     precision = "bf16" if s.device.type == "cuda" else "fp32"
     count = s.batches[0]
     recipe = replace(s.h, batch_size=count, precision=precision)
-    made: Engine = build_engine(
-        recipe, Run(), Layout(1, count, 1), join_ranks(Run(), timedelta(minutes=2))
-    )
+    made: Engine = build_engine(recipe, Run(), Layout(1, count, 1), join_ranks(Run(timeout=120)))
     one = batch(s, made.task, count)
     made.update([one], 1e-3)
     found: Counter[str] = Counter()

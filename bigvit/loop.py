@@ -62,10 +62,12 @@ def run(
     index = _index((train_set, test_set), found, options.allow_change, ranks)
     initial = _given(command, say) if found is None else None
     say(recipe.model.drop_path.summary(recipe.model.branches))
+    ranks.at("building the engine")
     engine = build_engine(recipe, options, cut, ranks, initial)
     first, due = Place(0, 0), False
     if found is not None:
         path, manifest = found
+        ranks.at(f"reading {path}")
         fill(engine, path, manifest)
         first, due = Place(manifest.batch, manifest.update), manifest.evaluation_due
         if older := left_out(manifest.recipe):
@@ -204,6 +206,7 @@ class Training:
             if last:
                 self._settle(self.saver.wait)
             if not is_saved and (last or self._save_due(place, first)):
+                self.ranks.at(f"saving update {place.batch}")
                 saving = partial(self.saver.save, place.batch, place.batch - place.update, due)
                 saving() if last else self._settle(saving)
                 is_saved = True
@@ -241,6 +244,7 @@ class Training:
 
     def _update(self, place: Place, batches: Iterator[list[Batch]]) -> Place:
         """Consume the next batch."""
+        self.ranks.at(f"reading batch {place.batch + 1}")
         asked = time.perf_counter()
         micro = next(batches)
         waited = time.perf_counter() - asked
@@ -250,6 +254,7 @@ class Training:
             self.progress.unreadable(self.bad.new_names())
         batch, lr = place.batch + 1, self.recipe.lr(place.update)
         log = batch % self.options.log_every == 0 or batch == self.recipe.updates
+        self.ranks.at(f"update {batch}")
         try:
             info = self.engine.update(micro, lr, self.guard, log and self.options.log_norms)
         except (NotFinite, LossJumped) as error:
@@ -260,6 +265,7 @@ class Training:
 
     def _evaluated(self, place: Place) -> bool:
         """Count what is right of the test images; false where a request to stop came first."""
+        self.ranks.at(f"the evaluation after update {place.batch}")
         count = partial(
             evaluate,
             self.engine.predict,

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -90,28 +91,34 @@ def _check_init(command: Command) -> None:
 
 
 def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> int:
-    from datetime import timedelta
-
     from bigvit.checkpoint.save import NotSaved
     from bigvit.checkpoint.weights import Unfit
     from bigvit.data.bad import TooManyBad
     from bigvit.engines.build import join_ranks
     from bigvit.engines.engine import NotFinite
+    from bigvit.engines.ranks import NotMet
+    from bigvit.engines.watch import Watch
     from bigvit.loop import run
     from bigvit.loss_guard import LossJumped
 
-    ranks = join_ranks(command.run, timedelta(minutes=10))
+    try:
+        ranks = join_ranks(command.run)
+    except NotMet as error:
+        return _refuse(str(error), int(os.environ["LOCAL_RANK"]), CRASHED)
+    watch = Watch(ranks, command.run.timeout)
     folder, problem = None, ""
     on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
     if command.recipe.precision == "fp16" and on_cpu:
         problem = "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here"
     elif ranks.rank == 0:
         try:
-            folder = RunFolder(start.folder, command, ranks.world)
-            stop.asked_by_file = lambda: folder.asked_to_stop
+            folder = opened = RunFolder(start.folder, command, ranks.world)
+            stop.asked_by_file = lambda: opened.asked_to_stop
+            watch.on_end = lambda reason: opened.say("error", CRASHED, reason)
         except ValueError as error:
             problem = str(error)
     if ranks.agree(bool(problem)):
+        watch.leave()
         return _refuse(problem, ranks.rank)
     try:
         outcome = run(command, cut, start, ranks, folder, stop.asked)
@@ -126,16 +133,17 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     except NotSaved as error:
         code = _end(folder, CRASHED, str(error))
     except BaseException as error:
-        _end(folder, CRASHED, f"{type(error).__name__}: {error}")
-        raise
+        watch.crashed(f"{type(error).__name__}: {error}")
+        traceback.print_exc()
+        code = _end(folder, CRASHED, f"{type(error).__name__}: {error}")
     else:
         code = DONE if outcome == "done" else REQUEUE
         if folder is not None:
             folder.say(outcome, code)
             print(f"{outcome}: update {folder.update}, {folder.path}", flush=True)
-    finally:
-        if folder is not None:
-            folder.close()
+    watch.leave()
+    if folder is not None:
+        folder.close()
     return code
 
 
@@ -148,14 +156,14 @@ def _end(folder: RunFolder | None, code: int, reason: str) -> int:
     return code
 
 
-def _refuse(message: str, rank: int) -> int:
+def _refuse(message: str, rank: int, code: int = BAD_INPUT) -> int:
     """Rank 0 says what is wrong; the others leave it time to, as the launcher ends all of its host
     once one has ended."""
     if rank > 0:
         time.sleep(5)
     elif message:
         print(f"error: {message}", file=sys.stderr, flush=True)
-    return BAD_INPUT
+    return code
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """The one place that knows every engine."""
 
 from collections.abc import Callable
-from datetime import timedelta
 
 import torch
 from torch import Tensor
@@ -16,9 +15,13 @@ Initial = Callable[[str], Tensor]
 """The initial value of a parameter of the task, whole and in float32, by its name."""
 
 
-def join_ranks(run: Run, timeout: timedelta) -> Ranks:
-    """Connect the processes that the run's engine works with. Collective."""
-    return alone() if run.engine == "single" else join(timeout)
+def join_ranks(run: Run) -> Ranks:
+    """Connect the processes that the run's engine works with. Collective.
+
+    Raises:
+        NotMet: not all came.
+    """
+    return alone() if run.engine == "single" else join(run.timeout)
 
 
 def build_engine(

@@ -103,6 +103,7 @@ class DeepSpeedEngine:
         self.loss_scale.overflowed()
 
     def _backward(self, batch: Batch) -> dict[str, Tensor]:
+        self.ranks.went_on()
         losses = self.engine(batch.to(self.ranks.device))
         loss = torch.stack(list(losses.values())).sum()
         # a loss that is not finite makes its gradient so too, which the norm shows: nobody has to

@@ -1,5 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportPrivateImportUsage=false
 """This process among the others: joining them, agreeing with them, leaving them."""
 
 import logging
@@ -8,13 +9,34 @@ import socket
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+MARGIN = 30.0  # seconds by which a collective outlasts the time after which a rank is called silent
+GATHERED = 2000  # bytes of a rank's text
+
+
+DOCTOR = (
+    "see what its host says, and whether `bigvit doctor --hostfile` finds what keeps them apart"
+)
+_ROOTS: list[dist.Store] = []  # where the ranks met, kept open
+
+
+class NotMet(Exception):
+    """The ranks of a run did not come together."""
+
+
+@dataclass
+class Whereabouts:
+    """How far a rank has come: every rank counts the same steps, and so who is behind is seen."""
+
+    count: int = 0
+    place: str = "the start"
 
 
 @dataclass(frozen=True)
@@ -25,6 +47,26 @@ class Ranks:
     world: int
     device: torch.device  # this rank's
     cpu_group: dist.ProcessGroup | None  # None: one process that joined nobody
+    hosts: tuple[str, ...] = ()  # each rank's, by name
+    whereabouts: Whereabouts = field(default_factory=Whereabouts)
+
+    def at(self, place: str) -> None:
+        """Every rank comes here before its next collective; said of the one that stays."""
+        self.whereabouts.place = place
+        self.went_on()
+
+    def went_on(self) -> None:
+        """Every rank has done a part of what it is at."""
+        self.whereabouts.count += 1
+
+    def name(self, rank: int) -> str:
+        """A rank, and where it is."""
+        return f"rank {rank} on {self.hosts[rank]}"
+
+    @property
+    def first_on_host(self) -> bool:
+        """Whether this rank is the first one of its host."""
+        return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
     def agree(self, flag: int) -> int:
         """The largest of the ranks' flags. Collective."""
@@ -45,13 +87,23 @@ class Ranks:
             said[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
         return bytes(self.sum(said).tolist()).rstrip(b"\0").decode(errors="replace")
 
+    def texts(self, text: str) -> list[str]:
+        """The text of every rank, at most 2,000 bytes each. Collective."""
+        encoded = text.encode()[:GATHERED]
+        said = torch.zeros(self.world, GATHERED, dtype=torch.uint8)
+        said[self.rank, : len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
+        rows = self.sum(said)
+        return [bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in rows]
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum of the ranks' tensors, which lie on the CPU. Collective."""
         return self._reduce(values.clone(), dist.ReduceOp.SUM)
 
     def _reduce(self, values: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
+        self.went_on()
         if self.cpu_group is not None:
             dist.all_reduce(values, op=op, group=self.cpu_group)
+        self.went_on()
         return values
 
 
@@ -60,8 +112,16 @@ def alone() -> Ranks:
     return Ranks(0, 1, _device(), None)
 
 
-def join(timeout: timedelta) -> Ranks:
-    """Connect to the other ranks, through DeepSpeed. Also works for one process by itself."""
+def join(timeout: float) -> Ranks:
+    """Connect to the other ranks, through DeepSpeed. Also works for one process by itself.
+
+    Args:
+        timeout: seconds after which a rank that does not come is given up; collectives wait a
+            little longer.
+
+    Raises:
+        NotMet: not all came, and who did not.
+    """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -78,14 +138,58 @@ def join(timeout: timedelta) -> Ranks:
 
     build_no_ops()
     device = _device()
+    hosts = _meet(timeout)
+    patience = timedelta(seconds=timeout + MARGIN)
     deepspeed.init_distributed(
         dist_backend="nccl" if device.type == "cuda" else "gloo",
         auto_mpi_discovery=False,
-        timeout=timeout,
+        timeout=patience,
         verbose=False,
     )
-    group: Any = dist.new_group(backend="gloo", timeout=timeout)
-    return Ranks(dist.get_rank(), dist.get_world_size(), device, group)
+    group: Any = dist.new_group(backend="gloo", timeout=patience)
+    return Ranks(dist.get_rank(), dist.get_world_size(), device, group, hosts)
+
+
+def _meet(timeout: float) -> tuple[str, ...]:
+    """Wait until every rank has come to rank 0's address, and return their hosts' names."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    here, patience = socket.gethostname(), timedelta(seconds=timeout)
+    # torchrun's own process serves it there; torch meets at this very store afterwards
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        store = dist.TCPStore(
+            address,
+            port,
+            is_master=serves,
+            timeout=patience,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        if serves:
+            raise NotMet(
+                f"rank 0 on {here} cannot open port {port} ({_first_line(error)}); if another job "
+                "uses it, give this one a --master_port of its own"
+            ) from None
+        raise NotMet(
+            f"rank {rank} on {here} could not reach rank 0 at {address}, port {port}, in "
+            f"{timeout:g} s; {DOCTOR}"
+        ) from None
+    _ROOTS.append(store)  # the server ends with it
+    keys = [f"bigvit/host/{r}" for r in range(world)]
+    store.set(keys[rank], here)
+    try:
+        store.wait(keys, patience)
+    except dist.DistStoreError:
+        absent = [str(r) for r in range(world) if not store.check([keys[r]])]
+        ranks = f"rank{'s' * (len(absent) > 1)} {', '.join(absent)} of {world}"
+        raise NotMet(f"{ranks} did not come to {address} in {timeout:g} s; {DOCTOR}") from None
+    return tuple(value.decode() for value in store.multi_get(keys))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
 
 
 def end(code: int) -> NoReturn:

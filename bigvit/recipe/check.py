@@ -24,6 +24,7 @@ from bigvit.recipe.residual import FixedLayerScale, UniformLayerScale
 from bigvit.recipe.run import Run
 
 INDEX = ("images", "classes", "digest")
+DAY = 86400  # seconds
 """What a data set's index is described by, in a checkpoint: index.train.digest."""
 
 
@@ -89,6 +90,7 @@ def check_run(run: Run) -> None:
     _allow("--workers", workers, workers is None or workers >= 0, "0 or more")
     minutes = run.max_minutes
     _allow("--max-minutes", minutes, minutes is None or 0 < minutes < math.inf, "above 0")
+    _allow("--timeout", run.timeout, 1 <= run.timeout <= DAY, "1 second to a day (86400)")
     jump = run.loss_jump
     _allow("--loss-jump", jump, jump is None or jump > 1, "above 1")
     for name in ("bad_images", "checkpoint_activations"):

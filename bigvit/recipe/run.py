@@ -32,6 +32,7 @@ class Run:
     save_failure: Literal["stop", "continue"] = "stop"  # where a checkpoint cannot be written
     allow_change: tuple[str, ...] = ()  # fields that may differ from the run that is gone on with
     stop_after: int | None = None  # stop at this update as on request: checkpoint, exit code 85
+    timeout: float = 600.0  # seconds after which a rank that does not answer ends the run
     max_minutes: float | None = None  # stop after this time as on request, the start included
 
 

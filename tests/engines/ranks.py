@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +163,7 @@ SCENARIOS = {
 
 def main(args: Sequence[str]) -> None:
     folder, *names = [arg for arg in args if not arg.startswith("--local_rank")]
-    ranks = join_ranks(Run(), timedelta(minutes=3))
+    ranks = join_ranks(Run(timeout=180))
     for name in names:
         SCENARIOS[name](ranks, Path(folder))
     ranks.agree(0)

@@ -11,7 +11,7 @@ from small import TINY, differing, living, ranks_of, start
 
 from bigvit.checkpoint.start import checkpoints_of
 
-OPTIONS = ("--schedule.epochs", 6, "--checkpoint-every", 10, "--workers", 1, "--log-every", 20)
+OPTIONS = ("--schedule.epochs", 30, "--checkpoint-every", 25, "--workers", 1, "--log-every", 100)
 KILLS = 10  # at each stage; one of them in the ordinary tests
 
 

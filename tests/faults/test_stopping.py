@@ -64,7 +64,9 @@ def test_a_request_to_stop_in_any_phase(phase, target, tmp_path):
     last = checkpoints_of(run)[-1]
     read_weights(last)
     assert batch_of(last) == status["update"] >= int(said.read_text())
-    if phase == "evaluation":  # it was not waited for, and is made up for later
+    # a signal does not wait for the evaluation, which is made up for later; the others are looked
+    # for once a second, and so short an evaluation may end before
+    if phase == "evaluation" and target not in ("file", "orphan"):
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert not [line for line in lines if "top1" in line]
 
