@@ -1,6 +1,7 @@
 """A rank or host that dies, and one that falls silent, end the run on every host, and are named."""
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -14,14 +15,16 @@ pytestmark = pytest.mark.multihost
 LONG = ("digits_vit", *TINY, "--schedule.epochs", 5000, "--workers", 1, "--log-every", 1)
 
 
-def started(hosts: two.Hosts, folder: Path, *options: object):
+def started(hosts: two.Hosts, folder: Path, *options: object, trouble: tuple[object, ...] = ()):
     """A long run over both hosts, in the middle of it, and what it says."""
     run, output = folder / "run", folder / "output"
-    script = two.ROOT / "scripts" / "train.py"
-    command = [*hosts.launcher(), script, *LONG, "--run-dir", run, *options]
+    script: list[object] = [two.ROOT / "scripts" / "train.py"]
+    if trouble:
+        script = [Path(__file__).with_name("trouble.py"), *trouble]
+    command = [*hosts.launcher(), *script, *LONG, "--run-dir", run, *options]
     process = hosts.popen("n1", command, output)
     wait_for(run / "metrics.jsonl", 60)
-    assert len(hosts.ranks("n1")) == len(hosts.ranks("n2")) == 1, output.read_text()
+    assert (run / "metrics.jsonl").exists(), output.read_text()
     return process, run, output
 
 
@@ -49,15 +52,53 @@ def test_a_host_whose_ranks_are_killed_ends_the_run_everywhere(hosts, tmp_path):
     assert status["reason"].startswith("rank 1 on n2 died")
 
 
-def test_the_first_error_is_the_one_that_is_shown(hosts, tmp_path):
-    """A rank that crashes is named with its error on the other host, too."""
-    process, run, output = started(hosts, tmp_path, "--keep", 1)
+def test_the_host_of_rank_0_may_die_too(hosts, tmp_path):
+    process, _, output = started(hosts, tmp_path)
     (victim,) = hosts.ranks("n1")
     began = time.monotonic()
-    victim.send_signal(signal.SIGKILL)
+    victim.kill()
     assert seconds_to_end(hosts, "n2", began, 60) < 30
     assert two.wait(process, 60) not in (0, None)
     assert "error: rank 0 on n1 died" in output.read_text()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_error_is_shown_on_every_host(hosts, rank, tmp_path):
+    process, run, output = started(hosts, tmp_path, trouble=("crash", rank))
+    assert two.wait(process, 60) not in (0, None)
+    said = output.read_text()
+    here, there = two.NAMES[rank], two.NAMES[1 - rank]
+    assert f"{there}: error: rank {rank} on {here} crashed: KeyError: 'in trouble'" in said
+    assert f"{here}: KeyError: 'in trouble'" in said and said.count("Traceback") == 1
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("error", 1)
+    assert "KeyError" in status["reason"]
+
+
+def test_a_rank_that_the_others_wait_for_is_named_with_what_it_does(hosts, tmp_path):
+    process, _, output = started(hosts, tmp_path, "--timeout", 10, trouble=("sleep", 1))
+    assert two.wait(process, 60) not in (0, None)
+    assert re.search(
+        r"error: rank 1 on n2 did not go on from update \d+ for 1\d s \(--timeout 10\), and the "
+        "others wait",
+        output.read_text(),
+    )
+
+
+def test_ranks_that_do_not_come_are_named(hosts, tmp_path):
+    meeting = ("--master_addr", two.ADDRESSES["n1"], "--master_port", two.free_port())
+    alone = ["deepspeed", "--hostfile", "hosts", "--no_ssh", "--node_rank"]
+    script = (two.ROOT / "scripts" / "train.py", *LONG, "--timeout", 5)
+    for rank, said in (
+        (0, "error: rank 1 of 2 did not come to 10.77.0.1 in 5 s"),
+        (1, "error: rank 1 on n2 could not reach rank 0 at 10.77.0.1, port"),
+    ):
+        output = tmp_path / str(rank)
+        command = [*alone, rank, *meeting, *script, "--run-dir", tmp_path / "run"]
+        code = two.wait(hosts.popen(two.NAMES[rank], command, output), 60)
+        assert code not in (0, None)
+        assert said in output.read_text() and "Traceback" not in output.read_text()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_cut_link_ends_both_sides_and_names_the_ranks(hosts, tmp_path):
