@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
+from bigvit.alike import compare_hosts
 from bigvit.checkpoint.folder import RunFolder
 from bigvit.checkpoint.load import fill, verified
 from bigvit.checkpoint.manifest import Manifest
@@ -16,7 +17,6 @@ from bigvit.checkpoint.save import NotSaved, Saver
 from bigvit.checkpoint.start import Refused, Start, refuse_changes
 from bigvit.checkpoint.weights import fitted, read_init
 from bigvit.data.bad import BadImages, gather
-from bigvit.data.index import describe
 from bigvit.data.loader import train_batches, workers_for
 from bigvit.data.sources import Source, open_source
 from bigvit.engines.build import Initial, build_engine, outline
@@ -59,17 +59,22 @@ def run(
     found = _checkpoint(start, ranks, say)
     train_set = open_source(recipe.data, "train", options.data_root)
     test_set = open_source(recipe.data, "test", options.data_root)
-    index = _index((train_set, test_set), found, options.allow_change, ranks)
+    first, due = Place(0, 0), False
+    if found is not None:
+        manifest = found[1]
+        first, due = Place(manifest.batch, manifest.update), manifest.evaluation_due
+    reason, index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
+    if reason:
+        raise Refused(reason)
+    _check_data(index, found, options.allow_change, ranks)
     initial = _given(command, say) if found is None else None
     say(recipe.model.drop_path.summary(recipe.model.branches))
     ranks.at("building the engine")
     engine = build_engine(recipe, options, cut, ranks, initial)
-    first, due = Place(0, 0), False
     if found is not None:
         path, manifest = found
         ranks.at(f"reading {path}")
         fill(engine, path, manifest)
-        first, due = Place(manifest.batch, manifest.update), manifest.evaluation_due
         if older := left_out(manifest.recipe):
             say(f"{path}: {older}")
     if folder is not None:
@@ -116,26 +121,22 @@ def _checkpoint(
     return verified(paths, ranks, lambda text: say(f"warning: {text}")) if paths else None
 
 
-def _index(
-    sources: tuple[Source, Source],
+def _check_data(
+    index: dict[str, Any],
     found: tuple[Path, Manifest] | None,
     allowed: Sequence[str],
     ranks: Ranks,
-) -> dict[str, Any] | None:
-    """What the data are, on rank 0; refused where it is not what they were. Collective."""
-    index, reason = None, ""
-    if ranks.rank == 0:
-        train, test = map(describe, sources)
-        index = {"train": train, "test": test}
-        if found is not None and (before := found[1].data) is not None:
-            try:
-                what = f"{found[0]} is of a run on other data"
-                refuse_changes({"index": before}, {"index": index}, allowed, what)
-            except Refused as error:
-                reason = str(error)
+) -> None:
+    """Refuse data that are not those of the checkpoint. Collective."""
+    reason = ""
+    if ranks.rank == 0 and found is not None and (before := found[1].data) is not None:
+        try:
+            what = f"{found[0]} is of a run on other data"
+            refuse_changes({"index": before}, {"index": index}, allowed, what)
+        except Refused as error:
+            reason = str(error)
     if reason := ranks.first_text(reason):
         raise Refused(reason)
-    return index
 
 
 def _given(command: Command, say: Callable[[str], None]) -> Initial | None:

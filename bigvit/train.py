@@ -35,7 +35,7 @@ def main(args: Sequence[str] | None = None) -> int:
             command = parse(sys.argv[1:] if args is None else args)
         cut, start = check(command, world)
     except (ValueError, OSError) as error:
-        return _refuse(str(error), rank)
+        return _refuse_early(str(error), rank)
     except SystemExit as done:  # tyro has printed a help (0) or an error (2)
         return _refuse("", rank) if done.code else DONE
     stop.max_minutes = command.run.max_minutes
@@ -91,6 +91,7 @@ def _check_init(command: Command) -> None:
 
 
 def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> int:
+    from bigvit.alike import blind_to
     from bigvit.checkpoint.save import NotSaved
     from bigvit.checkpoint.weights import Unfit
     from bigvit.data.bad import TooManyBad
@@ -104,7 +105,7 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     try:
         ranks = join_ranks(command.run)
     except NotMet as error:
-        return _refuse(str(error), int(os.environ["LOCAL_RANK"]), CRASHED)
+        return _refuse(str(error), int(os.environ["LOCAL_RANK"]), error.code)
     watch = Watch(ranks, command.run.timeout)
     folder, problem = None, ""
     on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
@@ -117,8 +118,15 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
             watch.on_end = lambda reason: opened.say("error", CRASHED, reason)
         except ValueError as error:
             problem = str(error)
+    if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
+        problem = (
+            f"--run-dir {start.folder}: {blind} does not see there what {ranks.name(0)} writes; "
+            "checkpoints need a folder that all hosts share"
+        )
     if ranks.agree(bool(problem)):
         watch.leave()
+        if folder is not None:
+            folder.close()
         return _refuse(problem, ranks.rank)
     try:
         outcome = run(command, cut, start, ranks, folder, stop.asked)
@@ -154,6 +162,15 @@ def _end(folder: RunFolder | None, code: int, reason: str) -> int:
         with contextlib.suppress(OSError):  # a full disk: it was said above
             folder.say("error", code, reason)
     return code
+
+
+def _refuse_early(message: str, rank: int) -> int:
+    """Refuse what this host's files or the command line show; another host may see no problem."""
+    if int(os.environ.get("CROSS_SIZE", "1")) == 1:
+        return _refuse(message, rank)
+    from bigvit.engines.ranks import tell
+
+    return _refuse(tell(message), int(os.environ["LOCAL_RANK"]))
 
 
 def _refuse(message: str, rank: int, code: int = BAD_INPUT) -> int:

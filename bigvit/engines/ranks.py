@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,11 +25,17 @@ GATHERED = 2000  # bytes of a rank's text
 DOCTOR = (
     "see what its host says, and whether `bigvit doctor --hostfile` finds what keeps them apart"
 )
+PROBLEM = "!"  # before one, where the host's name is expected
+TELLING = 30.0  # seconds
 _ROOTS: list[dist.Store] = []  # where the ranks met, kept open
 
 
 class NotMet(Exception):
-    """The ranks of a run did not come together."""
+    """The ranks of a run did not come together, or one brought a problem with it."""
+
+    def __init__(self, reason: str, code: int = 1) -> None:
+        super().__init__(reason)
+        self.code = code  # to end with
 
 
 @dataclass
@@ -150,42 +157,68 @@ def join(timeout: float) -> Ranks:
     return Ranks(dist.get_rank(), dist.get_world_size(), device, group, hosts)
 
 
+def tell(problem: str) -> str:
+    """Bring a problem that was found before anything else to the ranks of other hosts, which may
+    have none and would wait: all end with code 2. Returns what is left to say here."""
+    rank, first = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]) == 0
+    try:
+        store, keys = _store(TELLING)
+        store.set(keys[rank], f"{PROBLEM}{socket.gethostname()}: {problem}")
+        store.wait(keys[:1] if rank else keys, timedelta(seconds=TELLING))
+        if rank > 0 and store.get(keys[0]).decode().endswith(f": {problem}"):
+            return ""
+    except (NotMet, dist.DistError):
+        pass
+    time.sleep(1)  # the others read it
+    return problem if first else ""
+
+
 def _meet(timeout: float) -> tuple[str, ...]:
     """Wait until every rank has come to rank 0's address, and return their hosts' names."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store, keys = _store(timeout)
+    store.set(keys[rank], socket.gethostname())
+    try:
+        store.wait(keys, timedelta(seconds=timeout))
+    except dist.DistStoreError:
+        absent = [str(r) for r in range(world) if not store.check([keys[r]])]
+        ranks = f"rank{'s' * (len(absent) > 1)} {', '.join(absent)} of {world}"
+        address = os.environ["MASTER_ADDR"]
+        raise NotMet(f"{ranks} did not come to {address} in {timeout:g} s; {DOCTOR}") from None
+    told = [value.decode() for value in store.multi_get(keys)]
+    for r, text in enumerate(told):
+        if text.startswith(PROBLEM):
+            raise NotMet(f"rank {r} on {text.removeprefix(PROBLEM)}", code=2)
+    return tuple(told)
+
+
+def _store(timeout: float) -> tuple[dist.TCPStore, list[str]]:
+    """The store at rank 0's address, where the ranks meet, and each rank's key there."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    here, patience = socket.gethostname(), timedelta(seconds=timeout)
-    # torchrun's own process serves it there; torch meets at this very store afterwards
+    # torchrun's own process serves it; torch meets at this very store afterwards
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         store = dist.TCPStore(
             address,
             port,
             is_master=serves,
-            timeout=patience,
+            timeout=timedelta(seconds=timeout),
             wait_for_workers=False,
             multi_tenant=True,
         )
     except (dist.DistNetworkError, dist.DistStoreError) as error:
+        here = f"rank {rank} on {socket.gethostname()}"
         if serves:
             raise NotMet(
-                f"rank 0 on {here} cannot open port {port} ({_first_line(error)}); if another job "
-                "uses it, give this one a --master_port of its own"
+                f"{here} cannot open port {port} ({_first_line(error)}); if another job uses it, "
+                "give this one a --master_port of its own"
             ) from None
         raise NotMet(
-            f"rank {rank} on {here} could not reach rank 0 at {address}, port {port}, in "
-            f"{timeout:g} s; {DOCTOR}"
+            f"{here} could not reach rank 0 at {address}, port {port}, in {timeout:g} s; {DOCTOR}"
         ) from None
-    _ROOTS.append(store)  # the server ends with it
-    keys = [f"bigvit/host/{r}" for r in range(world)]
-    store.set(keys[rank], here)
-    try:
-        store.wait(keys, patience)
-    except dist.DistStoreError:
-        absent = [str(r) for r in range(world) if not store.check([keys[r]])]
-        ranks = f"rank{'s' * (len(absent) > 1)} {', '.join(absent)} of {world}"
-        raise NotMet(f"{ranks} did not come to {address} in {timeout:g} s; {DOCTOR}") from None
-    return tuple(value.decode() for value in store.multi_get(keys))
+    _ROOTS.append(store)
+    return store, [f"bigvit/host/{r}" for r in range(world)]
 
 
 def _first_line(error: Exception) -> str:

@@ -122,6 +122,14 @@ class Hosts:
         joined = ("nsenter", "-t", str(self.daemons[name].pid), "-n", "-u", "-m")
         return [*joined, "env", "-C", str(self.folder)]  # entering mounts leaves the folder
 
+    def mount(self, name: str, *options: object) -> None:
+        """`mount` on one host alone: "--bind", OTHER, FOLDER, or "-t", "tmpfs", "tmpfs", FOLDER."""
+        _do(*self.inside(name), "mount", *options)
+
+    def unmount(self, name: str, folder: Path) -> None:
+        """`umount` there."""
+        _do(*self.inside(name), "umount", folder)
+
     def processes(self, name: str) -> list[psutil.Process]:
         """All that runs on a host."""
         space = os.stat(f"/run/netns/{self._space(name)}").st_ino

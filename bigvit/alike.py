@@ -1,0 +1,87 @@
+"""What must be the same on every host, compared before the first update.
+
+Each host has packages of its own, and its own copy of the data or a shared one. Where these differ
+a run would go on, and some ranks would train on something else.
+"""
+
+import json
+import secrets
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from bigvit.checkpoint.folder import PACKAGES
+from bigvit.data.decode import BadImage
+from bigvit.data.index import describe
+from bigvit.data.sampler import Sampler
+from bigvit.data.sources import Source
+from bigvit.engines.ranks import Ranks
+from bigvit.recipe import Recipe
+from bigvit.recipe.store import to_json
+
+DECODED = 8  # images of the first batch that every host decodes
+SEEN = 10.0  # seconds in which a new file must be seen on every host
+
+
+def compare_hosts(
+    recipe: Recipe, train: Source, test: Source, batch: int, ranks: Ranks
+) -> tuple[str, dict[str, Any]]:
+    """How a host differs from rank 0's, or ''; and on rank 0 what the data are. Collective.
+
+    Args:
+        batch: global batches consumed before the first one.
+    """
+    index: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+    if ranks.first_on_host:
+        index = {"train": describe(train), "test": describe(test)}
+        facts = {name: version(name) for name in PACKAGES}
+        facts["recipe"] = xxhash.xxh3_64_hexdigest(json.dumps(to_json(recipe)).encode())
+        for split, values in index.items():
+            facts |= {f"index.{split}.{key}": value for key, value in values.items()}
+        facts["pixels of the first batch"] = _pixels(recipe, train, batch)
+    told = ranks.texts(json.dumps(facts))
+    zeros = json.loads(told[0])
+    for rank, text in enumerate(told):
+        theirs = json.loads(text)
+        differing = [key for key in theirs if theirs[key] != zeros[key]]
+        if differing:
+            what = ", ".join(f"{key} is {theirs[key]}, not {zeros[key]}" for key in differing)
+            return (
+                f"{ranks.name(rank)} differs from {ranks.name(0)}: {what}; every host needs the "
+                "same packages, recipe and data"
+            ), index
+    return "", index
+
+
+def _pixels(recipe: Recipe, source: Source, batch: int) -> str:
+    """A digest of the first images of a global batch, as they are before they are varied."""
+    data = recipe.data
+    sampler = Sampler(len(source), data.repeats, recipe.batch_size, recipe.seed)
+    hasher = xxhash.xxh3_64()
+    for id in sampler.batch(batch)[2][:DECODED].tolist():
+        try:
+            hasher.update(np.asarray(source.read(id)).tobytes())
+        except BadImage:
+            hasher.update(b"unreadable")
+    return hasher.hexdigest()
+
+
+def blind_to(folder: Path, ranks: Ranks) -> str:
+    """Which rank does not see what rank 0 writes into a folder, or ''. Collective."""
+    name = ranks.first_text(f".seen_by_all_{secrets.token_hex(4)}" if ranks.rank == 0 else "")
+    file = folder / name
+    if ranks.rank == 0:
+        file.touch()
+    ranks.agree(0)  # it is written
+    deadline = time.monotonic() + SEEN
+    while not (seen := file.exists()) and time.monotonic() < deadline:
+        time.sleep(0.5)  # a network's file system may take a moment
+    blind = ranks.first_text("" if seen else ranks.name(ranks.rank))
+    if ranks.rank == 0:
+        file.unlink()
+    return blind
