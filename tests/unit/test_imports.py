@@ -101,6 +101,7 @@ def test_bigvit_recipe_imports_nothing_of_bigvit_but_itself() -> None:
 def test_what_is_checked_before_torch_does_not_import_it() -> None:
     light = {
         "cli.py",
+        "hosts.py",
         "random.py",
         "__init__.py",
         "checkpoint/files.py",

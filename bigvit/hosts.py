@@ -1,0 +1,129 @@
+"""The hosts of a run: the file that lists them, the variables they are given, and running a command
+on all of them by ssh. No torch here."""
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+CONNECT = 10  # seconds that ssh may take to connect
+EXPORTED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL")  # what DeepSpeed carries along by itself
+PLAIN = re.compile(r"[\w@%+=:,./-]*")  # what it carries without quotes
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that ended on a host, or was ended."""
+
+    code: int | None  # its exit code; 255 where ssh failed; None: it took too long, and was killed
+    output: str
+    error: str
+
+
+def read_hostfile(path: Path) -> dict[str, int]:
+    """The slots of every host, in the order of a DeepSpeed hostfile: lines `HOST slots=N`.
+
+    Raises:
+        ValueError: it cannot be read, or a line is not of that form.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--hostfile {path} cannot be read: {error}") from None
+    slots: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        found = re.match(r"(\S+)\s+slots=(\d+)(\s|$)", line)
+        if found is None or int(found[2]) < 1:
+            raise ValueError(
+                f"--hostfile {path}, line {number}: {line!r} is not HOST slots=N, with N the "
+                "number of GPUs to use there"
+            )
+        if found[1] in slots:
+            raise ValueError(f"--hostfile {path}, line {number}: {found[1]} is there already")
+        slots[found[1]] = int(found[2])
+    if not slots:
+        raise ValueError(f"--hostfile {path} names no host; write a line HOST slots=N for each")
+    return slots
+
+
+def environment_files() -> list[Path]:
+    """Where DeepSpeed looks for variables, in its order: what comes later counts."""
+    name = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
+    return [Path.home() / name, Path(name)]
+
+
+def carried() -> dict[str, str]:
+    """The variables that DeepSpeed's launcher sets on every host.
+
+    Raises:
+        ValueError: a line of .deepspeed_env is not NAME=VALUE.
+    """
+    names = [name for name in os.environ if name.startswith(EXPORTED)]
+    variables = {name: os.environ[name] for name in names}
+    variables["PYTHONPATH"] = ":".join(filter(None, (os.getcwd(), variables.get("PYTHONPATH"))))
+    for path in environment_files():
+        if not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            name, equals, value = line.partition("=")
+            if not equals:
+                raise ValueError(
+                    f"{path}, line {number}: {line!r} is not NAME=VALUE; DeepSpeed takes no "
+                    "comments and no empty lines there"
+                )
+            variables[name.strip()] = value.strip()
+    return variables
+
+
+def run_on(
+    hosts: Sequence[str], command: Sequence[str], seconds: float, ssh_port: int | None = None
+) -> dict[str, Done]:
+    """Run a command on every host at once, in this folder and with the variables that DeepSpeed
+    would set there, and wait for all. It is killed where it takes longer than that.
+
+    PDSH_SSH_ARGS_APPEND is given to ssh as pdsh gives it, so that both reach the same hosts.
+
+    Raises:
+        ValueError: .deepspeed_env cannot be read, or there is no ssh.
+    """
+    ssh = ["ssh", *os.environ.get("PDSH_SSH_ARGS_APPEND", "").split()]
+    ssh += ["-x", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT}"]
+    ssh += [] if ssh_port is None else ["-p", str(ssh_port)]
+    exports = [f"export {name}={_quoted(value)};" for name, value in carried().items()]
+    limit = ["timeout", "-k", "5", str(seconds)]  # ssh, when it is killed, leaves what it started
+    where = ["cd", shlex.quote(os.getcwd()), "&&", "exec"]
+    line = " ".join([*exports, *where, shlex.join([*limit, *command])])
+
+    def run(host: str) -> Done:
+        began, whole = time.monotonic(), seconds + CONNECT + 10
+        try:
+            done = subprocess.run(
+                [*ssh, host, line],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=whole,
+            )
+        except FileNotFoundError:
+            raise ValueError("there is no ssh here; install openssh-client") from None
+        except subprocess.TimeoutExpired:
+            return Done(None, "", f"no answer within {whole:g} s")
+        late = done.returncode in (124, 137) and time.monotonic() - began >= seconds
+        return Done(None if late else done.returncode, done.stdout, done.stderr)
+
+    with ThreadPoolExecutor(max(1, len(hosts))) as pool:
+        return dict(zip(hosts, pool.map(run, hosts), strict=True))
+
+
+def _quoted(value: str) -> str:
+    """A value as DeepSpeed writes it into the command line of a host's shell."""
+    return value if PLAIN.fullmatch(value) else f'"{value}"'

@@ -1,0 +1,97 @@
+"""Reading a hostfile, and running a command on hosts: `ssh` is a script that runs it here."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from bigvit.hosts import Done, carried, read_hostfile, run_on
+
+SSH = """#!/bin/sh
+echo "$@" >> "$SSH_LOG"
+for last; do :; done
+case "$*" in *" far "*) echo refused >&2; exit 255 ;; esac
+exec sh -c "$last"
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder and a home without .deepspeed_env, and an ssh that stays here."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "ssh").write_text(SSH)
+    (bin / "ssh").chmod(0o755)
+    here, home = tmp_path / "my folder", tmp_path / "home"
+    here.mkdir()
+    home.mkdir()
+    monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
+    monkeypatch.setenv("SSH_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("PDSH_SSH_ARGS_APPEND", "DS_ENV_FILE", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(here)
+    return here
+
+
+def test_a_hostfile_is_read_in_its_order(own_folder: Path) -> None:
+    path = own_folder / "hosts"
+    path.write_text("# two\nb slots=8\n\n  user@a   slots=4 # the small one\n")
+    assert list(read_hostfile(path).items()) == [("b", 8), ("user@a", 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a slots=2\nb\n", "line 2: 'b' is not HOST slots=N"),
+        ("a slots=two\n", "line 1"),
+        ("a slots=0\n", "line 1"),
+        ("a slots=2x\n", "line 1"),
+        ("a slots=2\n#\na slots=2\n", "line 3: a is there already"),
+        ("# nobody\n", "names no host"),
+    ],
+)
+def test_a_wrong_hostfile_is_refused(own_folder: Path, text: str, said: str) -> None:
+    path = own_folder / "hosts"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_hostfile(path)
+
+
+def test_an_absent_hostfile_is_refused(own_folder: Path) -> None:
+    with pytest.raises(ValueError, match="absent cannot be read"):
+        read_hostfile(own_folder / "absent")
+
+
+def test_variables_are_carried_as_deepspeed_does(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    (Path.home() / ".deepspeed_env").write_text("A=home\nB=home\n")
+    (own_folder / ".deepspeed_env").write_text("B=here=1\n")
+    found = carried()
+    assert (found["A"], found["B"], found["NCCL_DEBUG"]) == ("home", "here=1", "INFO")
+    assert found["PYTHONPATH"] == str(own_folder)
+    (own_folder / ".deepspeed_env").write_text("B=1\n# why\n")
+    with pytest.raises(ValueError, match="line 2: '# why' is not NAME=VALUE"):
+        carried()
+
+
+def test_a_command_runs_on_every_host_in_this_folder(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "-F my_config")
+    (own_folder / ".deepspeed_env").write_text("GREETING=good day\n")
+    code = "import os; print(os.getcwd(), os.environ['GREETING']); raise SystemExit(3)"
+    found = run_on(["a", "far", "b"], [sys.executable, "-c", code], 20, ssh_port=2222)
+    said = Done(3, f"{own_folder} good day\n", "")
+    assert found == {"a": said, "far": Done(255, "", "refused\n"), "b": said}
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert all(line.startswith("-F my_config -x") and " -p 2222 " in line for line in lines)
+
+
+def test_a_command_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    code = f"import time; time.sleep(2); open({str(tmp_path / 'late')!r}, 'w')"
+    assert run_on(["a"], [sys.executable, "-c", code], 0.5)["a"].code is None
+    assert not (tmp_path / "late").exists()
