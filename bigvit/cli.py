@@ -62,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
     command = add("stop", _stop, "ask a running training to stop after a checkpoint")
     command.add_argument("path", type=Path, help="its run folder")
+    command = add("status", _status, "say what a run does, or why and where it ended")
+    command.add_argument("path", type=Path, help="its run folder")
+    command = add("hosts", _hosts, "print a hostfile of those that answer and can share the batch")
+    command.add_argument("--hostfile", type=Path, required=True, help="lines HOST slots=N")
+    command.add_argument("--ssh-port", type=int, help="ssh's port on the hosts")
+    command.add_argument("training", nargs=argparse.REMAINDER, help="a recipe and its options")
     command = add(
         "checkpoints", _checkpoints, "list a run's checkpoints, and whether each is whole"
     )
@@ -208,6 +214,39 @@ def _stop(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.path} is not a run folder")
     (options.path / "stop").touch()
     print(f"{options.path} will stop after its next update; status.json says when it has")
+
+
+def _status(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.folder import status_of
+
+    status = status_of(options.path)
+    keys = ("state", "update", "exit_code", "time", "host", "process", "reason")
+    _print_table([keys, tuple(str(status[key]) for key in keys)])
+
+
+def _hosts(options: argparse.Namespace) -> None:
+    from bigvit.hosts import answering, read_hostfile
+    from bigvit.recipe import layout
+    from bigvit.recipe.parse import parse
+
+    slots = read_hostfile(options.hostfile)
+    command = parse(options.training)
+    here = answering(list(slots), options.ssh_port)
+    for host in slots.keys() - here:
+        print(f"warning: {host} does not answer", file=sys.stderr)
+    left = [(host, count) for host, count in slots.items() if host in here]
+    while left:
+        world = sum(count for _, count in left)
+        try:
+            layout(command.recipe, world, command.run.micro_batch)
+        except ValueError as error:
+            print(f"warning: not {len(left)} hosts: {error}", file=sys.stderr)
+            left.pop()
+            continue
+        for host, count in left:
+            print(f"{host} slots={count}")
+        return
+    raise ValueError("no host answers" if not here else "the batch divides over none of them")
 
 
 def _checkpoints(options: argparse.Namespace) -> None:

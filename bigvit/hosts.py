@@ -124,6 +124,12 @@ def run_on(
         return dict(zip(hosts, pool.map(run, hosts), strict=True))
 
 
+def answering(hosts: Sequence[str], ssh_port: int | None = None) -> set[str]:
+    """The hosts on which a command can be run."""
+    done = run_on(hosts, ["true"], CONNECT, ssh_port)
+    return {host for host, ended in done.items() if ended.code == 0}
+
+
 def _quoted(value: str) -> str:
     """A value as DeepSpeed writes it into the command line of a host's shell."""
     return value if PLAIN.fullmatch(value) else f'"{value}"'

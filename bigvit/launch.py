@@ -2,7 +2,8 @@
 
 The launchers run in a session of their own, and ignore SIGUSR1. Whatever signal comes here is sent
 to every rank as that one, again and again until they have left: a rank that is only starting may
-miss it. What is left running when the launcher has ended is asked to stop, and then killed.
+miss it. With a hostfile no rank may be here, and the stop file of the run folder asks them. What is
+left running when the launcher has ended is asked to stop, and then killed.
 """
 
 import contextlib
@@ -17,15 +18,23 @@ from types import FrameType
 
 import psutil
 
+from bigvit.hosts import read_hostfile
 from bigvit.stopping import SIGNALS
 
 AGAIN = 1.0  # seconds between signals to the ranks
+ALIVE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"  # a dead host ends its ssh
 GRACE = 60.0  # seconds that ranks have for their last checkpoint without a launcher
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Run `deepspeed ARGUMENTS` to its end, and return its exit code."""
-    stopping = False
+    """Run `deepspeed ARGUMENTS` to its end, and return its exit code.
+
+    Raises:
+        ValueError: the hostfile is none. (DeepSpeed would train on this machine alone.)
+    """
+    stopping, hosts = False, _hostfile(arguments)
+    if hosts is not None:
+        read_hostfile(hosts)
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal stopping
@@ -33,18 +42,46 @@ def launch(arguments: Sequence[str]) -> int:
 
     for number in SIGNALS:
         signal.signal(number, stop)
+    ssh = os.environ.get("PDSH_SSH_ARGS_APPEND", "")
     process = subprocess.Popen(
         [Path(sys.executable).with_name("deepspeed"), *arguments],
+        env={**os.environ, "PDSH_SSH_ARGS_APPEND": f"{ssh} {ALIVE}".strip()},
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
     )
     while process.poll() is None:
         if stopping:
             _ask(process.pid)
+            if hosts is not None:
+                _ask_all(arguments)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(AGAIN)
     _clear(process.pid)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _script(arguments: Sequence[str]) -> int:
+    """Where the script stands, behind `deepspeed`'s own options."""
+    return next((i for i, word in enumerate(arguments) if word.endswith(".py")), len(arguments))
+
+
+def _hostfile(arguments: Sequence[str]) -> Path | None:
+    """The hostfile that is given, where ranks are started by ssh."""
+    own = arguments[: _script(arguments)]
+    for i, word in enumerate(own):
+        if word in ("-H", "--hostfile") or word.startswith("--hostfile="):
+            path = Path(word.partition("=")[2] or [*own, ""][i + 1])
+            return None if "--no_ssh" in own else path
+    return None
+
+
+def _ask_all(arguments: Sequence[str]) -> None:
+    """Ask a run to stop where it is read on every host: in its folder."""
+    from bigvit.checkpoint.start import folder_of
+    from bigvit.recipe.parse import parse
+
+    with contextlib.suppress(ValueError, OSError):
+        (folder_of(parse(arguments[_script(arguments) + 1 :])) / "stop").touch()
 
 
 def _ask(session: int) -> None:

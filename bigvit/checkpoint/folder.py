@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from bigvit.recipe.store import to_json
 
 State = Literal["running", "done", "requeue", "error"]
 CLASSES = "classes.json"  # names of the classes, in a run folder
+FLOCK = "hhqqi0q"  # Linux's struct flock: type, whence, start, length, process
 STARTED = time.time()  # about when this process did
 PACKAGES = ("bigvit", "torch", "deepspeed", "timm", "numpy")
 
@@ -143,6 +145,32 @@ class RunFolder:
         aside = self.metrics.with_name(".metrics.aside")
         aside.write_text("".join(f"{line}\n" for line in kept))
         aside.rename(self.metrics)
+
+
+def status_of(path: Path) -> dict[str, Any]:
+    """What status.json of a run folder says; "killed" where it says "running" and no job has the
+    folder any more.
+
+    Raises:
+        ValueError: it is no run folder, or the run has not said anything yet.
+    """
+    if not (path / "recipe.json").is_file():
+        raise ValueError(f"{path} is not a run folder")
+    try:
+        status = json.loads((path / "status.json").read_text())
+        if status["state"] == "running" and not _is_locked(path / "lock"):
+            status["state"] = "killed"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} has no status yet: {error}") from None
+    return status
+
+
+def _is_locked(file: Path) -> bool:
+    """Whether another process holds a lock on a file; asking takes none."""
+    with file.open("rb") as opened:
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        held = fcntl.fcntl(opened, fcntl.F_GETLK, asked)
+    return struct.unpack(FLOCK, held)[0] != fcntl.F_UNLCK
 
 
 def _git_revision() -> str | None:

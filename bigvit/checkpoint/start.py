@@ -89,6 +89,17 @@ class Start:
     damaged: tuple[str, ...] = ()  # what is wrong with newer ones
 
 
+def folder_of(command: Command, home: Path | None = None) -> Path:
+    """The run folder of a command that goes on with the run in `home`, if with any."""
+    return command.run.run_dir or home or Path("runs") / command.name
+
+
+def _home(found: Found) -> Path | None:
+    """The run folder that named checkpoints lie in, where they were not copied elsewhere."""
+    home = run_of(found.whole[0]) if found.whole else None
+    return home if home is not None and (home / "recipe.json").is_file() else None
+
+
 def plan_start(command: Command) -> Start:
     """Decide where a run begins, changing nothing, so that every rank can.
 
@@ -97,13 +108,9 @@ def plan_start(command: Command) -> Start:
     """
     run, resume = command.run, command.run.resume
     recipe, allowed = to_json(command.recipe), run.allow_change
-    found, home = Found((), ()), None
-    if resume not in (None, "auto"):
-        found = _named(resume)
-        home = run_of(found.whole[0])
-        if not (home / "recipe.json").is_file():
-            home = None  # a checkpoint that was copied elsewhere
-    folder = run.run_dir or home or Path("runs") / command.name
+    found = Found((), ()) if resume in (None, "auto") else _named(resume)
+    home = _home(found)
+    folder = folder_of(command, home)
     if folder.exists():
         _refuse_foreign(folder, recipe, allowed)
         checkpoints = checkpoints_of(folder)

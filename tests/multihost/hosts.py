@@ -199,15 +199,15 @@ class Hosts:
                 start_new_session=True,
             )
 
-    def launcher(self) -> list[object]:
-        """`deepspeed` over both hosts, to be run on n1."""
-        self.export()
+    def launcher(self, **variables: str) -> list[object]:
+        """`deepspeed` over both hosts, to be run on n1, with variables that its ranks get."""
+        self.export(**variables)
         address = ("--master_addr", ADDRESSES["n1"], "--master_port", free_port())
         return ["deepspeed", "--hostfile", "hosts", *address, "--no_ssh_check"]
 
     def export(self, **more: str) -> None:
         """Write .deepspeed_env, which carries variables to every host."""
-        environment = {**self.environment(), **more}
+        environment = {**self.environment(), **more}  # the file is read as it is
         names = ("PATH", "PYTHONPATH", "OMP_NUM_THREADS", *more)
         lines = [f"{name}={environment[name]}\n" for name in names]
         (self.folder / ".deepspeed_env").write_text("".join(lines))

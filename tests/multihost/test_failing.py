@@ -15,13 +15,11 @@ pytestmark = pytest.mark.multihost
 LONG = ("digits_vit", *TINY, "--schedule.epochs", 5000, "--workers", 1, "--log-every", 1)
 
 
-def started(hosts: two.Hosts, folder: Path, *options: object, trouble: tuple[object, ...] = ()):
+def started(hosts: two.Hosts, folder: Path, *options: object, trouble: str = ""):
     """A long run over both hosts, in the middle of it, and what it says."""
     run, output = folder / "run", folder / "output"
-    script: list[object] = [two.ROOT / "scripts" / "train.py"]
-    if trouble:
-        script = [Path(__file__).with_name("trouble.py"), *trouble]
-    command = [*hosts.launcher(), *script, *LONG, "--run-dir", run, *options]
+    script = Path(__file__).with_name("trouble.py")
+    command = [*hosts.launcher(TROUBLE=trouble), script, *LONG, "--run-dir", run, *options]
     process = hosts.popen("n1", command, output)
     wait_for(run / "metrics.jsonl", 60)
     assert (run / "metrics.jsonl").exists(), output.read_text()
@@ -64,7 +62,7 @@ def test_the_host_of_rank_0_may_die_too(hosts, tmp_path):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_first_error_is_shown_on_every_host(hosts, rank, tmp_path):
-    process, run, output = started(hosts, tmp_path, trouble=("crash", rank))
+    process, run, output = started(hosts, tmp_path, trouble=f"crash {rank}")
     assert two.wait(process, 60) not in (0, None)
     said = output.read_text()
     here, there = two.NAMES[rank], two.NAMES[1 - rank]
@@ -76,7 +74,7 @@ def test_the_first_error_is_shown_on_every_host(hosts, rank, tmp_path):
 
 
 def test_a_rank_that_the_others_wait_for_is_named_with_what_it_does(hosts, tmp_path):
-    process, _, output = started(hosts, tmp_path, "--timeout", 10, trouble=("sleep", 1))
+    process, _, output = started(hosts, tmp_path, "--timeout", 10, trouble="sleep 1")
     assert two.wait(process, 60) not in (0, None)
     assert re.search(
         r"error: rank 1 on n2 did not go on from update \d+ for 1\d s \(--timeout 10\), and the "

@@ -1,30 +1,29 @@
-"""`scripts/train.py`, in which one rank gets into trouble at its fifth update.
+"""`scripts/train.py`, in which a rank gets into the trouble that the variable TROUBLE names.
 
-    deepspeed ... trouble.py KIND RANK RECIPE ...
-
-KIND: crash (it raises an error), sleep (it stays there).
+`crash RANK`: it raises an error in its fifth micro-batch. `sleep RANK`: it stays there.
+`slow RANK`: each takes half a second. Nothing: a plain run.
 """
 
 import os
-import sys
 import time
 from typing import Any
 
 import bigvit.train
 
-words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
-kind, rank, *sys.argv[1:] = words
-if int(os.environ["RANK"]) == int(rank):
+kind, _, rank = os.environ.get("TROUBLE", "").partition(" ")
+if rank == os.environ["RANK"]:
     from bigvit.engines.deepspeed import DeepSpeedEngine
 
-    backward, updates = DeepSpeedEngine._backward, 0
+    backward, batches = DeepSpeedEngine._backward, 0
 
     def troubled(self: DeepSpeedEngine, batch: Any) -> Any:
-        global updates
-        updates += 1
-        if updates == 5 and kind == "crash":
+        global batches
+        batches += 1
+        if kind == "slow":
+            time.sleep(0.5)
+        elif batches == 5 and kind == "crash":
             raise KeyError("in trouble")
-        if updates == 5:
+        elif batches == 5:
             time.sleep(3600)
         return backward(self, batch)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bigvit import __version__
-from bigvit.checkpoint.folder import RunFolder
+from bigvit.checkpoint.folder import RunFolder, status_of
 from bigvit.checkpoint.manifest import Manifest, step_name, write_manifest
 from bigvit.checkpoint.retention import prune
 from bigvit.checkpoint.start import Start, checkpoints_of, find_checkpoint, plan_start
@@ -27,7 +27,7 @@ from bigvit.recipes.digits import digits_vit
 HOLD = """
 import os, sys
 from pathlib import Path
-from bigvit.checkpoint.folder import RunFolder
+from bigvit.checkpoint.folder import RunFolder, status_of
 from bigvit.recipe import Run
 from bigvit.recipe.parse import Command
 from bigvit.recipes.digits import digits_vit
@@ -313,12 +313,16 @@ def test_a_killed_jobs_folder_is_free_though_its_workers_live(tmp_path: Path) ->
     assert other.stdin is not None and other.stdout is not None
     try:
         assert other.stdout.readline() == "ready\n"
+        status = {"state": "running", "update": 3}
+        (tmp_path / "run" / "status.json").write_text(json.dumps(status))
+        assert status_of(tmp_path / "run") == status
         rival = held(tmp_path / "run")
         said, _ = rival.communicate(timeout=60)
         assert rival.returncode == 2
         assert f"process {other.pid} on " in said
         other.send_signal(signal.SIGKILL)
         other.wait(timeout=60)
+        assert status_of(tmp_path / "run") == {"state": "killed", "update": 3}
         with opened(tmp_path / "run"):
             assert f"process {os.getpid()} on " in (tmp_path / "run" / "lock").read_text()
             assert str(other.pid) not in (tmp_path / "run" / "lock").read_text()
