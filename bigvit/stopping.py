@@ -2,6 +2,7 @@
 here, so that a rank listens before anything heavy is imported."""
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +12,10 @@ import psutil
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ONE = 5.0  # seconds within which signals are one request
+ORPHANED = "its launcher ended"
 LOOK = 1.0  # seconds between looks at the launchers
 LAUNCHERS = ("deepspeed", "bigvit")  # what the command line of one holds
+SSH = "@notty"  # what that of sshd's session holds which pdsh opened
 
 
 class StopRequest:
@@ -24,7 +27,9 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.began, self.requested, self.looked = time.monotonic(), 0.0, 0.0
+        self.reason = ""  # of the first request that this process knows
         self.launchers = list(_launchers())
+        self.by_ssh = bool(self.launchers) and _is_ssh(self.launchers[-1].parent())
         self.max_minutes: float | None = None
         self.asked_by_file: Callable[[], bool] = lambda: False
         for number in SIGNALS:
@@ -37,17 +42,23 @@ class StopRequest:
         if now - self.looked > LOOK:
             self.looked = now
             minutes = (now - self.began) / 60
-            late = self.max_minutes is not None and minutes >= self.max_minutes
-            orphaned = not all(map(_lives, self.launchers))
-            if late or orphaned or self.asked_by_file():
-                self.requested = self.requested or now
+            if self.max_minutes is not None and minutes >= self.max_minutes:
+                self._take(f"--max-minutes {self.max_minutes:g}")
+            elif not all(map(_lives, self.launchers)) or self.by_ssh and _nobody_reads():
+                self._take(ORPHANED)
+            elif self.asked_by_file():
+                self._take("bigvit stop")
         return bool(self.requested)
+
+    def _take(self, reason: str) -> None:
+        self.requested = self.requested or time.monotonic()
+        self.reason = self.reason or reason
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if number == signal.SIGINT and self.requested and now - self.requested > ONE:
             os._exit(130)
-        self.requested = self.requested or now
+        self._take(signal.Signals(number).name)
 
 
 def _launchers() -> Iterator[psutil.Process]:
@@ -60,6 +71,21 @@ def _launchers() -> Iterator[psutil.Process]:
         if not any(name in command for name in LAUNCHERS):
             return
         yield process
+
+
+def _is_ssh(process: psutil.Process | None) -> bool:
+    try:
+        return process is not None and SSH in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _nobody_reads() -> bool:
+    """Whether the other end of the output is closed: sshd's session lives on when its client, the
+    launcher on another host, has ended, but reads no more."""
+    poll = select.poll()
+    poll.register(1, 0)
+    return bool(poll.poll(0))
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from bigvit.checkpoint.folder import RunFolder
 from bigvit.checkpoint.manifest import Damaged
@@ -146,8 +146,10 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         code = _end(folder, CRASHED, f"{type(error).__name__}: {error}")
     else:
         code = DONE if outcome == "done" else REQUEUE
+        asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""
+        reason = ranks.first_text(asked) if code == REQUEUE else ""
         if folder is not None:
-            folder.say(outcome, code)
+            folder.say(outcome, code, reason or (code == REQUEUE and "--stop-after") or "")
             print(f"{outcome}: update {folder.update}, {folder.path}", flush=True)
     watch.leave()
     if folder is not None:
@@ -189,8 +191,32 @@ def _silence() -> Iterator[None]:
         yield
 
 
+class Unbroken(io.TextIOBase):
+    """Text that cannot be written is dropped: a run outlives the pipe or terminal that it talks to,
+    and the disk that its output fills."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self.stream.flush()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+
 def run_and_end() -> NoReturn:
     """`main`, and the end of the process."""
+    sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
     code = main()
     if "torch" not in sys.modules:
         sys.exit(code)

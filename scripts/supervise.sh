@@ -53,7 +53,7 @@ for ((start = 0; start <= restarts; start++)); do
     say "$state, update $update, exit code $said"
     case $state/$said in
         done/*) exit 0 ;;
-        requeue/*) exit 85 ;;
+        requeue/*) [[ -z $stopped && $after == *"its launcher ended"* ]] || exit 85 ;;
         */2 | */3) exit "$said" ;;
     esac
     [ -z "$stopped" ] || exit 1

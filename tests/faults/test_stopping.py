@@ -16,7 +16,13 @@ from bigvit.checkpoint.start import checkpoints_of
 from bigvit.cli import main
 
 PHASES = ("start", "update", "evaluation", "save")
-TARGETS = ("rank", "launch.py", "group", "orphan", "file")
+TARGETS = {
+    "rank": "SIGUSR1, rank 1",
+    "launch.py": "SIGTERM, rank 0",
+    "group": "SIGTERM, rank 0",
+    "orphan": "its launcher ended, rank ",
+    "file": "bigvit stop, rank 0",
+}
 ORDINARY = (("update", "launch.py"), ("evaluation", "rank"), ("save", "orphan"))
 
 
@@ -61,6 +67,7 @@ def test_a_request_to_stop_in_any_phase(phase, target, tmp_path):
         assert process.returncode == 85, output
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("requeue", 85), output
+    assert status["reason"].startswith(TARGETS[target])
     last = checkpoints_of(run)[-1]
     read_weights(last)
     assert batch_of(last) == status["update"] >= int(said.read_text())
@@ -98,6 +105,17 @@ def test_bigvit_launch_passes_a_signal_on_and_the_exit_code_back(number, tmp_pat
     read_weights(checkpoints_of(run)[-1])
 
 
+def test_a_run_outlives_what_reads_its_output(tmp_path):
+    run = tmp_path / "run"
+    options = ("--run-dir", str(run), "--workers", "0", "--log-every", "1", "--engine", "single")
+    command = [sys.executable, "-u", "scripts/train.py", "digits_vit", *TINY, *options]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None and process.stdout.readline()
+    process.stdout.close()  # as `| head -1` does
+    assert process.wait(timeout=120) == 0
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+
+
 def test_bigvit_stop_and_a_time_limit_stop_a_run_after_a_checkpoint(tmp_path):
     for how in ("bigvit stop", "--max-minutes"):
         run = tmp_path / how.replace(" ", "_")
@@ -114,7 +132,8 @@ def test_bigvit_stop_and_a_time_limit_stop_a_run_after_a_checkpoint(tmp_path):
         finally:
             process.kill()
             process.wait()
-        assert json.loads((run / "status.json").read_text())["state"] == "requeue"
+        status = json.loads((run / "status.json").read_text())
+        assert status["state"] == "requeue" and status["reason"].startswith(how)
         (last,) = checkpoints_of(run)
         read_weights(last)
         assert not (run / "stop").exists()

@@ -1,6 +1,7 @@
 """A rank or host that dies, and one that falls silent, end the run on every host, and are named."""
 
 import json
+import os
 import re
 import signal
 import time
@@ -9,6 +10,9 @@ from pathlib import Path
 import hosts as two
 import pytest
 from small import TINY, wait_for
+
+from bigvit.checkpoint.manifest import batch_of
+from bigvit.checkpoint.start import checkpoints_of
 
 pytestmark = pytest.mark.multihost
 
@@ -81,6 +85,18 @@ def test_a_rank_that_the_others_wait_for_is_named_with_what_it_does(hosts, tmp_p
         "others wait",
         output.read_text(),
     )
+
+
+def test_ranks_whose_launcher_on_another_host_is_gone_save_and_leave(hosts, tmp_path):
+    process, run, output = started(hosts, tmp_path)
+    os.killpg(process.pid, signal.SIGKILL)  # deepspeed, pdsh and its ssh, which sshd outlives
+    began = time.monotonic()
+    assert max(seconds_to_end(hosts, name, began, 60) for name in two.NAMES) < 30
+    two.wait(process, 0)
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("requeue", 85), output.read_text()
+    assert status["reason"].startswith("its launcher ended")
+    assert batch_of(checkpoints_of(run)[-1]) == status["update"]
 
 
 def test_ranks_that_do_not_come_are_named(hosts, tmp_path):
