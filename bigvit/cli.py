@@ -71,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     text = "run `deepspeed ARGUMENTS`, passing on signals as requests to stop"
     command = add("launch", _launch, text, prefix_chars="\0", add_help=False)  # all are deepspeed's
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="as `deepspeed` takes them")
+    command = add("env", _env, "write .deepspeed_env, which carries variables to every host")
+    command.add_argument("given", nargs="*", metavar="NAME=VALUE", help="more than is set here")
+    command.add_argument("--interface", help="the network that gloo and NCCL use, such as eth0")
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
@@ -250,6 +253,13 @@ def _launch(options: argparse.Namespace) -> int:
     from bigvit.launch import launch
 
     return launch(options.arguments)
+
+
+def _env(options: argparse.Namespace) -> None:
+    from bigvit.variables import write_variables
+
+    path, lines = write_variables(options.given, options.interface)
+    print(f"{path.absolute()}:", *lines, sep="\n")
 
 
 def _evaluate(options: argparse.Namespace) -> None:
