@@ -77,6 +77,19 @@ def _parser() -> argparse.ArgumentParser:
     text = "run `deepspeed ARGUMENTS`, passing on signals as requests to stop"
     command = add("launch", _launch, text, prefix_chars="\0", add_help=False)  # all are deepspeed's
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="as `deepspeed` takes them")
+    command = add("env", _env, "write .deepspeed_env, which carries variables to every host")
+    command.add_argument("given", nargs="*", metavar="NAME=VALUE", help="more than is set here")
+    command.add_argument("--interface", help="the network that gloo and NCCL use, such as eth0")
+    command = add(
+        "doctor", _doctor, "examine hosts before a run: is all the same, do they connect?"
+    )
+    command.add_argument("recipe", nargs="?", help="also its data: a name, or FILE.py[:NAME]")
+    command.add_argument("--hostfile", type=Path, help="as DeepSpeed's (default: this machine)")
+    command.add_argument("--data-root", type=Path, help="where the data set is")
+    command.add_argument("--run-dir", type=Path, help="run folder that is meant to be used")
+    command.add_argument("--ssh-port", type=int, help="as DeepSpeed's --ssh_port")
+    command.add_argument("--master-addr", help="as DeepSpeed's --master_addr")
+    command.add_argument("--master-port", type=int, default=29500, help="as DeepSpeed's (29500)")
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
     command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
@@ -289,6 +302,26 @@ def _launch(options: argparse.Namespace) -> int:
     from bigvit.launch import launch
 
     return launch(options.arguments)
+
+
+def _env(options: argparse.Namespace) -> None:
+    from bigvit.variables import write_variables
+
+    path, lines = write_variables(options.given, options.interface)
+    print(f"{path.absolute()}:", *lines, sep="\n")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from bigvit.hosts import read_hostfile
+    from bigvit.recipe.find import find_recipe
+
+    slots = None if options.hostfile is None else read_hostfile(options.hostfile)
+    recipe = None if options.recipe is None else find_recipe(options.recipe)[1]
+    from bigvit.doctor.examine import Visit, examine
+
+    folders = (options.data_root, options.run_dir)
+    master = (options.master_addr, options.master_port)
+    return examine(Visit(slots, options.recipe, recipe, *folders, options.ssh_port, *master))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

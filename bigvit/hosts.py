@@ -6,9 +6,9 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 CONNECT = 10  # seconds that ssh may take to connect
@@ -23,6 +23,8 @@ class Done:
     code: int | None  # its exit code; 255 where ssh failed; None: it took too long, and was killed
     output: str
     error: str
+    began: float = field(default=0.0, compare=False)  # by the clock here
+    ended: float = field(default=0.0, compare=False)
 
 
 def read_hostfile(path: Path) -> dict[str, int]:
@@ -72,7 +74,7 @@ def carried() -> dict[str, str]:
     for path in environment_files():
         if not path.is_file():
             continue
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        for number, line in enumerate(path.read_text().rstrip("\n").split("\n"), 1):
             name, equals, value = line.partition("=")
             if not equals:
                 raise ValueError(
@@ -84,12 +86,18 @@ def carried() -> dict[str, str]:
 
 
 def run_on(
-    hosts: Sequence[str], command: Sequence[str], seconds: float, ssh_port: int | None = None
+    hosts: Sequence[str],
+    command: Sequence[str] | Mapping[str, Sequence[str]],
+    seconds: float,
+    ssh_port: int | None = None,
 ) -> dict[str, Done]:
     """Run a command on every host at once, in this folder and with the variables that DeepSpeed
     would set there, and wait for all. It is killed where it takes longer than that.
 
     PDSH_SSH_ARGS_APPEND is given to ssh as pdsh gives it, so that both reach the same hosts.
+
+    Args:
+        command: one for all hosts, or one each.
 
     Raises:
         ValueError: .deepspeed_env cannot be read, or there is no ssh.
@@ -98,27 +106,12 @@ def run_on(
     ssh += ["-x", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT}"]
     ssh += [] if ssh_port is None else ["-p", str(ssh_port)]
     exports = [f"export {name}={_quoted(value)};" for name, value in carried().items()]
-    limit = ["timeout", "-k", "5", str(seconds)]  # ssh, when it is killed, leaves what it started
     where = ["cd", shlex.quote(os.getcwd()), "&&", "exec"]
-    line = " ".join([*exports, *where, shlex.join([*limit, *command])])
 
     def run(host: str) -> Done:
-        began, whole = time.monotonic(), seconds + CONNECT + 10
-        try:
-            done = subprocess.run(
-                [*ssh, host, line],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=whole,
-            )
-        except FileNotFoundError:
-            raise ValueError("there is no ssh here; install openssh-client") from None
-        except subprocess.TimeoutExpired:
-            return Done(None, "", f"no answer within {whole:g} s")
-        late = done.returncode in (124, 137) and time.monotonic() - began >= seconds
-        return Done(None if late else done.returncode, done.stdout, done.stderr)
+        own = command[host] if isinstance(command, Mapping) else command
+        line = " ".join([*exports, *where, shlex.join(_limited(own, seconds))])
+        return _run([*ssh, host, line], seconds, CONNECT + 10)
 
     with ThreadPoolExecutor(max(1, len(hosts))) as pool:
         return dict(zip(hosts, pool.map(run, hosts), strict=True))
@@ -128,6 +121,37 @@ def answering(hosts: Sequence[str], ssh_port: int | None = None) -> set[str]:
     """The hosts on which a command can be run."""
     done = run_on(hosts, ["true"], CONNECT, ssh_port)
     return {host for host, ended in done.items() if ended.code == 0}
+
+
+def run_here(command: Sequence[str], seconds: float) -> Done:
+    """Run a command on this machine, without ssh."""
+    return _run(_limited(command, seconds), seconds, 10)
+
+
+def _limited(command: Sequence[str], seconds: float) -> list[str]:
+    """A command that ends in time by itself: ssh, when it is killed, leaves what it started."""
+    return ["timeout", "-k", "5", str(seconds), *command]
+
+
+def _run(command: Sequence[str], seconds: float, more: float) -> Done:
+    began = time.time()
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds + more,
+        )
+    except FileNotFoundError:
+        raise ValueError(f"there is no {command[0]} here; install it") from None
+    except subprocess.TimeoutExpired:
+        return Done(None, "", f"no answer within {seconds + more:g} s", began, time.time())
+    ended = time.time()
+    late = done.returncode in (124, 137) and ended - began >= seconds
+    code = None if late else done.returncode
+    return Done(code, done.stdout, done.stderr, began, ended)
 
 
 def _quoted(value: str) -> str:

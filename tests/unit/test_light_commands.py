@@ -132,6 +132,10 @@ def test_a_missing_checkpoint_is_refused_before_torch_is_imported(
     assert "neither a run folder nor a checkpoint" in said
 
 
+def test_a_missing_hostfile_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    assert "absent cannot be read" in refused("doctor", "--hostfile", str(tmp_path / "absent"))
+
+
 def test_a_batch_size_of_zero_is_refused(tmp_path: Path) -> None:
     assert "--batch-size" in refused("evaluate", str(tmp_path), "--batch-size", "0")
 

@@ -1,0 +1,1 @@
+"""What `bigvit doctor` asks of every host, and what it says of the answers."""
