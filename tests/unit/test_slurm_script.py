@@ -30,7 +30,7 @@ esac
 
 def status(state: str, update: int, code: int | None, time: str = "now") -> str:
     value = {"state": state, "update": update, "exit_code": code, "time": time, "process": 1}
-    return json.dumps(value)
+    return json.dumps({**value, "host": "n1", "reason": ""})
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def submit(tmp_path: Path):
 
     def start(after: str, code: int, before: str = "", asked: bool = False, slots: str = "1"):
         run.mkdir(exist_ok=True)
+        for name in ("recipe.json", "lock"):
+            (run / name).touch()
         if before:
             (run / "status.json").write_text(before)
         given = {"STATUS": after, "CODE": str(code), "ASKED": "1" if asked else "", "SLOTS": slots}
