@@ -237,7 +237,7 @@ def _status(options: argparse.Namespace) -> None:
     _print_table([keys, tuple(str(status[key]) for key in keys)])
 
 
-def _hosts(options: argparse.Namespace) -> None:
+def _hosts(options: argparse.Namespace) -> int:
     from bigvit.hosts import answering, read_hostfile
     from bigvit.recipe import layout
     from bigvit.recipe.parse import parse
@@ -258,8 +258,8 @@ def _hosts(options: argparse.Namespace) -> None:
             continue
         for host, count in left:
             print(f"{host} slots={count}")
-        return
-    raise ValueError("no host answers" if not here else "the batch divides over none of them")
+        return 0
+    return 1
 
 
 def _checkpoints(options: argparse.Namespace) -> None:

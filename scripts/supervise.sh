@@ -35,7 +35,10 @@ for ((start = 0; start <= restarts; start++)); do
     [ "$start" = 0 ] || sleep "${PAUSE:-5}" # what was left running ends
     hosts=()
     if [ -n "$hostfile" ]; then
-        bigvit hosts --hostfile "$hostfile" "$@" > "$run.hosts" || { say "no hosts"; continue; }
+        code=0
+        bigvit hosts --hostfile "$hostfile" "$@" > "$run.hosts" || code=$?
+        [ "$code" != 2 ] || exit 2
+        [ "$code" = 0 ] || { say "no host can be used"; continue; }
         say "on $(tr '\n' ' ' < "$run.hosts")"
         hosts=(--hostfile "$run.hosts" --force_multi) # one host may not be this one
     fi

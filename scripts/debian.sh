@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Install the Debian packages that some tests want: hosts made of network namespaces, Slurm, and
+# Fashion-MNIST. Without them these tests are skipped, and say so. Needs root.
+set -euo pipefail
+packages=(dataset-fashion-mnist iproute2 munge openssh-client openssh-server pdsh procps slurm-wlm)
+missing=()
+for package in "${packages[@]}"; do
+    dpkg -s "$package" > /dev/null 2>&1 || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+echo "debian: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null
