@@ -16,7 +16,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from bigvit.checkpoint.files import rename, sync_folder, write_json
+from bigvit.checkpoint.files import rename, sync_folder
 from bigvit.checkpoint.manifest import (
     File,
     Manifest,
@@ -188,7 +188,7 @@ class Saver:
             file = write_tensors(path, writing.tensors)
             verify_file(writing.aside, file)
             side = {"file": asdict(file), "pieces": [asdict(piece) for piece in writing.pieces]}
-            write_json(_side_of(path), side)
+            _tell(_side_of(path), side)
             writing.written.set()
             if ranks.rank == 0:
                 self._finish(writing)
@@ -269,6 +269,14 @@ def _file_of(rank: int) -> str:
 def _side_of(path: Path) -> Path:
     """What says that a rank's file is whole, and what it holds."""
     return path.with_suffix(".json")
+
+
+def _tell(side: Path, value: dict[str, Any]) -> None:
+    """Write a side file, whole or absent. Rank 0 may rename the folder as soon as it sees the last
+    one, so it is touched no more, nor flushed: rank 0 does that, and removes it."""
+    aside = side.with_suffix(".aside")
+    aside.write_text(json.dumps(value))
+    aside.rename(side)
 
 
 def _seen(sides: list[Path], writing: _Writing) -> bool:

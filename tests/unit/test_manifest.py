@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from bigvit.checkpoint.load import load, read_weights
 from bigvit.checkpoint.manifest import Damaged, Piece, check_tiling, read_manifest, step_name
-from bigvit.checkpoint.save import NotSaved, save
+from bigvit.checkpoint.save import NotSaved, _tell, save
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
 from bigvit.engines.ranks import alone
@@ -328,3 +328,20 @@ def test_a_failure_without_a_text_is_one(
     with pytest.raises(NotSaved, match=r"could not be written \(MemoryError\(\)\)"):
         save(trained, tmp_path, 3, to_json(TINY), keep=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rank_0_may_name_a_checkpoint_as_soon_as_the_last_side_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside, whole = tmp_path / "aside", tmp_path / "whole"
+    aside.mkdir()
+    rename = Path.rename
+
+    def rename_and_be_late(path: Path, target: Path) -> None:
+        rename(path, target)
+        rename(aside, whole)  # as rank 0 does on another core
+
+    monkeypatch.setattr(Path, "rename", rename_and_be_late)
+    _tell(aside / "rank_00001.json", {"file": 1})
+    assert [path.name for path in whole.iterdir()] == ["rank_00001.json"]
+    assert (whole / "rank_00001.json").read_text() == '{"file": 1}'
