@@ -28,9 +28,9 @@ esac
 """
 
 
-def status(state: str, update: int, code: int | None, time: str = "now") -> str:
+def status(state: str, update: int, code: int | None, time: str = "now", reason: str = "") -> str:
     value = {"state": state, "update": update, "exit_code": code, "time": time, "process": 1}
-    return json.dumps({**value, "host": "n1", "reason": ""})
+    return json.dumps({**value, "host": "n1", "reason": reason})
 
 
 @pytest.fixture
@@ -85,6 +85,12 @@ def test_a_run_that_was_asked_to_stop_is_queued_again(submit, tmp_path):
     assert submit(status("requeue", 9, 85), 85, before, asked=True)[:2] == (85, True)
     assert (tmp_path / "log.asked").exists()
     assert (tmp_path / "log.requeued").read_text() == "123\n"
+
+
+def test_a_run_that_a_person_stopped_is_not_queued_again(submit):
+    after = status("requeue", 9, 85, reason="bigvit stop, rank 0")
+    code, requeued, said = submit(after, 85)
+    assert (code, requeued) == (1, False) and "stopped by a person" in said
 
 
 def test_a_run_without_an_update_in_its_time_is_not_queued_again(submit):
