@@ -1,6 +1,7 @@
 """Dense relative localization, equation by equation: float64, a loop over images and pairs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,6 +9,30 @@ from torch import Tensor
 from bigvit.models import TokenMap
 from bigvit.objectives import DenseRelativeLocalization
 from bigvit.recipe import DRLoc
+
+ABSOLUTE = DRLoc(
+    weight=0.5,
+    ramp=None,
+    offsets="absolute",
+    unit="grid",
+    alpha=0.001,
+    blocks="last",
+    normalised=True,
+    pairs=12,
+    grid=None,
+    pooling="mean",
+    hidden_dim=16,
+    hidden_layers=2,
+)
+VARIANTS = {
+    "absolute": ABSOLUTE,
+    "signed": replace(ABSOLUTE, offsets="signed"),
+    "classes": replace(ABSOLUTE, offsets="classes"),
+    "gaussian": replace(ABSOLUTE, offsets="gaussian"),
+    "every block": replace(ABSOLUTE, blocks="all"),
+    "exhaustive": replace(ABSOLUTE, pairs=None),
+    "in cells": replace(ABSOLUTE, unit="cells", hidden_layers=3),
+}
 
 
 def literal(

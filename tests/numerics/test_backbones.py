@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from literal_drloc import literal
+from literal_drloc import VARIANTS, literal
 from randomised import randomised
 from safetensors.torch import save_file
 from sklearn.datasets import load_digits
@@ -265,36 +265,44 @@ def test_each_blocks_tokens_stay_as_they_were(name: str, digits: Tensor):
         assert torch.equal(tokens, x)
 
 
-@pytest.mark.parametrize("blocks", ["last", "all"])
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("pooled", [None, 2])
-@pytest.mark.parametrize("size", [(32, 32), (32, 48)])
+@pytest.mark.parametrize("wider", [0, 16])
 @pytest.mark.parametrize("name", TINY)
 def test_localization_is_its_equation_on_every_backbone(
-    name: str, size: tuple[int, int], pooled: int | None, blocks, digits: Tensor
+    name: str, wider: int, pooled: int | None, variant: str, digits: Tensor
 ):
-    config = TINY[name]
+    """Each variant on the last tokens and on every block's, down to the backbone's weights."""
+    config, height = TINY[name], 48 if name == "t2t" else 32
+    size = (height, height + wider)
+    h, w = config.grid(size)
+    assert h > 2 and (w > h) == (wider > 0)
     model = models.build(config, size)
-    model.init_weights(0)
-    model.double().train()
+    randomised(model).double().train()
     images = F.interpolate(digits[:4].double(), size)
-    drloc = replace(DRLOC, grid=pooled, blocks=blocks)
-    maps = config.maps(size) if blocks == "all" else config.maps(size)[-1:]
-    head = DenseRelativeLocalization(drloc, maps)
-    for each, p in head.named_parameters():
-        p.data = models.initial_weight(head, each, 0) * 10
-    head.double()
-    pairs = draw(drloc, [grid for _, grid in maps], "drloc", 0, 0, (0, 4))
-    parameters = [p for p in (*model.parameters(), *head.parameters()) if p.requires_grad]
-    found = []
-    for function in (head, lambda seen, drawn: literal(drloc, head, seen, drawn)):
-        output = model(images, model.draws(0, 0, (0, 4)), every_block=blocks == "all")
+    draws = model.draws(0, 0, (0, 4))
+    weights = [p for p in model.parameters() if p.requires_grad]
+    for blocks in ("last", "all"):
+        drloc = replace(VARIANTS[variant], grid=pooled, blocks=blocks)
+        drloc = replace(drloc, pairs=drloc.pairs and 4)
+        maps = config.maps(size) if blocks == "all" else config.maps(size)[-1:]
+        head = DenseRelativeLocalization(drloc, maps)
+        randomised(head).double()
+        pairs = draw(drloc, [grid for _, grid in maps], "drloc", 0, 0, (0, 4))
+        output = model(images, draws, every_block=blocks == "all")
         seen = output.blocks if blocks == "all" else [TokenMap(output.tokens, output.grid)]
-        value = function(list(seen), pairs)
-        gradients = torch.autograd.grad(value, parameters, materialize_grads=True)
-        found.append([value, *gradients])
-    assert sum(float(gradient.abs().sum()) for gradient in found[1][1:]) > 1e-3
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+        values = head(seen, pairs), literal(drloc, head, list(seen), pairs)
+        torch.testing.assert_close(*values, rtol=1e-6, atol=1e-9)
+        gradients, expected = (
+            torch.autograd.grad(
+                value, [*weights, *head.parameters()], retain_graph=True, materialize_grads=True
+            )
+            for value in values
+        )
+        assert sum(float(gradient.abs().sum()) for gradient in expected[: len(weights)]) > 1e-3
+        for one, other in zip(gradients, expected, strict=True):
+            least = 1e-9 + 1e-6 * float(other.abs().max())
+            torch.testing.assert_close(one, other, rtol=0, atol=least)
 
 
 def test_batch_norm_keeps_float32_statistics_in_any_type():

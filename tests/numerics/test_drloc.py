@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from literal_drloc import literal
+from literal_drloc import ABSOLUTE, VARIANTS, literal
 from torch import Tensor
 
 from bigvit import models
@@ -19,29 +19,6 @@ from bigvit.task import DTYPES, Batch, Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 
-ABSOLUTE = DRLoc(
-    weight=0.5,
-    ramp=None,
-    offsets="absolute",
-    unit="grid",
-    alpha=0.001,
-    blocks="last",
-    normalised=True,
-    pairs=12,
-    grid=None,
-    pooling="mean",
-    hidden_dim=16,
-    hidden_layers=2,
-)
-VARIANTS = {
-    "absolute": ABSOLUTE,
-    "signed": replace(ABSOLUTE, offsets="signed"),
-    "classes": replace(ABSOLUTE, offsets="classes"),
-    "gaussian": replace(ABSOLUTE, offsets="gaussian"),
-    "every block": replace(ABSOLUTE, blocks="all"),
-    "exhaustive": replace(ABSOLUTE, pairs=None),
-    "in cells": replace(ABSOLUTE, unit="cells", hidden_layers=3),
-}
 GRIDS = {"square": (6, 6), "wide": (4, 6), "tall": (6, 2), "one cell": (1, 1)}
 POOLED = {"not pooled": (None, "mean"), "pooled": (2, "mean"), "overlapping": (2, "overlapping")}
 B, D, SEED = 3, 5, 4
