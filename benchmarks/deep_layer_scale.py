@@ -67,6 +67,7 @@ RECIPE = Recipe(
     data=Images(
         dataset="Fashion-MNIST",
         train_images=60_000,
+        test_images=10_000,
         classes=10,
         image_size=28,
         crop=RandomResizedCrop(scale=(0.8, 1.0), ratio=(0.9, 1.1), interpolation="bilinear"),

@@ -87,7 +87,7 @@ def digits() -> Data:
 
 def fashion_mnist() -> Iterator[Data]:
     """1,000 and 5,000 of its images."""
-    recipe = Images("Fashion-MNIST", 60_000, 10, *_images(28, 0.5))
+    recipe = Images("Fashion-MNIST", 60_000, 10_000, 10, *_images(28, 0.5))
     train = open_source(recipe, "train", FASHION_MNIST)
     test = taken(open_source(recipe, "test", FASHION_MNIST), range(2000))
     for count in (1000, 5000):
@@ -115,7 +115,7 @@ def recipe_of(data: Data, model: Model, seed: int, updates: int) -> Recipe:
     return Recipe(
         source="benchmarks/drloc_small_data.py",
         model=model,
-        data=Images(data.name, len(data.train), 10, *_images(data.size, data.flip)),
+        data=Images(data.name, len(data.train), len(data.test), 10, *_images(data.size, data.flip)),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
         optim=AdamW(lr=5e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
         clip_norm=1.0,

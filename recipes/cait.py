@@ -37,6 +37,7 @@ TABLE_6_13 = "CaiT by DeiT III's procedure, thesis tables 6.1, 6.13, section 6.3
 IMAGES = Images(
     dataset="ImageNet-1k",
     train_images=1_281_167,
+    test_images=None,
     classes=1000,
     image_size=224,
     crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),

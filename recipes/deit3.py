@@ -94,6 +94,7 @@ def images(
     return Images(
         dataset=dataset,
         train_images=train_images,
+        test_images=None,
         classes=classes,
         image_size=image_size,
         crop=crop,

@@ -33,19 +33,19 @@ from bigvit.recipe import (
 PAPER = "arXiv:2106.03746, table {}; yhlleo/VTs-Drloc"
 SUPPLEMENT = "arXiv:2106.03746, supplement, table {}; yhlleo/VTs-Drloc"
 
-DATASETS = {  # name: data set, training images, classes (table 1a)
-    "cifar10": ("CIFAR-10", 50_000, 10),
-    "cifar100": ("CIFAR-100", 50_000, 100),
-    "flowers102": ("Oxford Flowers-102, train and val", 2_040, 102),
-    "svhn": ("SVHN", 73_257, 10),
-    "clipart": ("DomainNet ClipArt", 33_525, 345),
-    "infograph": ("DomainNet Infograph", 36_023, 345),
-    "painting": ("DomainNet Painting", 50_416, 345),
-    "quickdraw": ("DomainNet Quickdraw", 120_750, 345),
-    "real": ("DomainNet Real", 120_906, 345),
-    "sketch": ("DomainNet Sketch", 48_212, 345),
-    "in100": ("ImageNet-100", 126_689, 100),
-    "in1k": ("ImageNet-1k", 1_281_167, 1000),
+DATASETS = {  # name: data set, training and test images, classes (table 1a, without ImageNet-1k)
+    "cifar10": ("CIFAR-10", 50_000, 10_000, 10),
+    "cifar100": ("CIFAR-100", 50_000, 10_000, 100),
+    "flowers102": ("Oxford Flowers-102, train and val", 2_040, 6_149, 102),
+    "svhn": ("SVHN", 73_257, 26_032, 10),
+    "clipart": ("DomainNet ClipArt", 33_525, 14_604, 345),
+    "infograph": ("DomainNet Infograph", 36_023, 15_582, 345),
+    "painting": ("DomainNet Painting", 50_416, 21_850, 345),
+    "quickdraw": ("DomainNet Quickdraw", 120_750, 51_750, 345),
+    "real": ("DomainNet Real", 120_906, 52_041, 345),
+    "sketch": ("DomainNet Sketch", 48_212, 20_916, 345),
+    "in100": ("ImageNet-100", 126_689, 5_000, 100),
+    "in1k": ("ImageNet-1k", 1_281_167, None, 1000),
 }
 TEN = tuple(name for name in DATASETS if not name.startswith("in1"))
 
@@ -117,10 +117,11 @@ def model(name: str, num_classes: int) -> Model:
 
 def images(dataset: str) -> Images:
     """A data set at 224 pixels, augmented as in the repository's config.py."""
-    name, train_images, classes = DATASETS[dataset]
+    name, train_images, test_images, classes = DATASETS[dataset]
     return Images(
         dataset=name,
         train_images=train_images,
+        test_images=test_images,
         classes=classes,
         image_size=224,
         crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),
@@ -158,7 +159,7 @@ def baseline(source: str, name: str, dataset: str, epochs: int, finetuned: bool)
     precision: repository."""
     return Recipe(
         source=source,
-        model=model(name, DATASETS[dataset][2]),
+        model=model(name, DATASETS[dataset][3]),
         data=images(dataset),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
         optim=AdamW(

@@ -36,6 +36,7 @@ photos_vit_64 = Recipe(
     data=Images(
         dataset="crops of twelve photographs",
         train_images=600,
+        test_images=None,
         classes=12,
         image_size=64,
         crop=RandomResizedCrop(scale=(0.3, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),

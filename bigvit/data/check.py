@@ -17,6 +17,11 @@ def check_data(data: Data, run: Run) -> None:
         case Images():
             train = open_source(data, "train", run.data_root)
             test = open_source(data, "test", run.data_root)
+            if data.test_images not in (None, len(test)):
+                raise ValueError(
+                    f"--data-root {run.data_root}: test has {len(test):,} images, but "
+                    f"{data.dataset} has {data.test_images:,} in the recipe (data.test_images)"
+                )
             for a, b in zip(train.classes, test.classes, strict=True):
                 if a != b:
                     raise ValueError(

@@ -233,6 +233,8 @@ def _check_data(recipe: Recipe) -> None:
             for name in ("train_images", "classes"):
                 value = getattr(data, name)
                 _allow(f"data.{name}", value, value >= 1, "at least 1")
+            tests = data.test_images
+            _allow("data.test_images", tests, tests is None or tests >= 1, "at least 1, or None")
             _allow("data.erasing", data.erasing, 0 <= data.erasing <= 1, "in [0, 1]")
             _allow("data.flip", data.flip, 0 <= data.flip <= 1, "in [0, 1]")
             ratio = data.test_crop_ratio

@@ -97,6 +97,7 @@ class Images:
 
     dataset: str  # name of the data set
     train_images: int  # images of its training split
+    test_images: int | None  # images of its testing split; None: as many as there are
     classes: int  # of its training split
     image_size: int  # pixels
     crop: RandomResizedCrop | SimpleRandomCrop

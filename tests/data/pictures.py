@@ -21,6 +21,7 @@ CLASSES = ["china", "flower"]
 DATA = Images(
     dataset="photographs",
     train_images=60,
+    test_images=None,
     classes=2,
     image_size=16,
     crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),

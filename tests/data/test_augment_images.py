@@ -28,6 +28,7 @@ SIMPLE = SimpleRandomCrop(padding=4, interpolation="bicubic")
 IMAGES = Images(
     dataset="photographs",
     train_images=2,
+    test_images=None,
     classes=2,
     image_size=126,
     crop=RESIZED,

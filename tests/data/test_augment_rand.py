@@ -32,6 +32,7 @@ def images(size: int, erase: float, augment: RandAugment | None = None) -> Image
     return Images(
         dataset="photographs",
         train_images=2,
+        test_images=None,
         classes=2,
         image_size=size,
         crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),

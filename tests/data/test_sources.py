@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forms import (
+    TEST,
     TRAIN,
     folders,
     folders_with_test,
@@ -118,7 +119,7 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 @pytest.mark.skipif(not FASHION.is_dir(), reason="Debian's dataset-fashion-mnist is not there")
 def test_fashion_mnist_is_read_from_debians_files() -> None:
-    data = replace(DATA, dataset="Fashion-MNIST", train_images=60_000, classes=10)
+    data = replace(DATA, train_images=60_000, test_images=10_000, classes=10)
     check_data(data, Run(data_root=FASHION))
     train, test = open_source(data, "train", FASHION), open_source(data, "test", FASHION)
     assert (len(train), len(test)) == (60_000, 10_000)
@@ -291,6 +292,11 @@ def test_another_number_of_images_or_classes_is_refused_naming_both(
         check_data(DATA, Run(data_root=root))
     with pytest.raises(ValueError, match="train has 2 classes, but photographs has 1,000 in"):
         check_data(replace(SMALL, classes=1000), Run(data_root=root))
+    check_data(replace(SMALL, test_images=TEST), Run(data_root=root))
+    more = replace(SMALL, test_images=TEST + 1)
+    with pytest.raises(ValueError, match="test has 4 images, but photographs has 5 in the recipe"):
+        check_data(more, Run(data_root=root))
+    assert len(open_source(more, "test", root)) == TEST  # evaluation takes other test images too
 
 
 def test_other_classes_for_testing_are_refused(tmp_path: Path) -> None:
@@ -349,7 +355,7 @@ from bigvit.data.check import check_data
 from bigvit.data.sources import open_source
 from bigvit.recipe import Images, RandomResizedCrop, Run
 crop = RandomResizedCrop(scale=(0.1, 1.0), ratio=(1.0, 1.0), interpolation="bicubic")
-data = Images("x", 8, 2, 16, crop, 0.5, None, 0.0, 1, None, (0.5,) * 3, (0.5,) * 3, 1.0)
+data = Images("x", 8, None, 2, 16, crop, 0.5, None, 0.0, 1, None, (0.5,) * 3, (0.5,) * 3, 1.0)
 for root in map(Path, sys.argv[1:]):
     check_data(data, Run(data_root=root))
     print(sum(open_source(data, "train", root).read(i).width for i in range(8)))

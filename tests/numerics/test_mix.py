@@ -28,6 +28,7 @@ NONE = replace(BOTH, mixup=0.0, cutmix=0.0)
 DATA = Images(
     dataset="photographs",
     train_images=480,
+    test_images=None,
     classes=10,
     image_size=16,
     crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),

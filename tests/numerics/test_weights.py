@@ -287,6 +287,7 @@ def test_positions_that_are_no_square_are_refused():
 DATA = Images(
     dataset="photographs",
     train_images=60,
+    test_images=None,
     classes=10,
     image_size=32,
     crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),

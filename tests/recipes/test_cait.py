@@ -54,6 +54,7 @@ TABLE_3_20 = """
 """
 EVERYWHERE: dict[str, Any] = {
     "data.train_images": 1_281_167,
+    "data.test_images": None,
     "data.crop.scale": (0.08, 1.0),
     "data.crop.interpolation": "bicubic",
     "data.flip": 0.5,

@@ -181,12 +181,14 @@ IMAGENET_1K = {
     "model.num_classes": 1000,
     "data.dataset": "ImageNet-1k",
     "data.train_images": 1_281_167,
+    "data.test_images": None,
     "data.classes": 1000,
 }
 IMAGENET_21K = {
     "model.num_classes": 21_841,
     "data.dataset": "ImageNet-21k",
     "data.train_images": 14_197_122,
+    "data.test_images": None,
     "data.classes": 21_841,
 }
 RESIZED_CROP = {"data.crop.scale": (0.08, 1.0), "data.crop.ratio": (3 / 4, 4 / 3)}

@@ -2,19 +2,23 @@
 
 import pytest
 
-from bigvit.recipe import DRLoc, layout
+from bigvit.recipe import DRLoc, Images, layout
 from bigvit.recipe.check import check_recipe
 from bigvit.recipe.find import all_recipes
 
 EVERY = all_recipes()
 MODELS = ("swin_t", "t2t_vit_14", "cvt_13", "resnet50", "vit_b16")
 RECIPES = {n: r for n, r in EVERY.items() if n.removeprefix("drloc_").startswith(MODELS)}
-TRAIN = """
-    in100 126689 100      cifar10 50000 10       cifar100 50000 100     flowers102 2040 102
-    svhn 73257 10         clipart 33525 345      infograph 36023 345    painting 50416 345
-    quickdraw 120750 345  real 120906 345        sketch 48212 345       in1k 1281167 1000
+TABLE_1A = """
+    in100 126689 5000 100       cifar10 50000 10000 10      cifar100 50000 10000 100
+    flowers102 2040 6149 102    svhn 73257 26032 10         clipart 33525 14604 345
+    infograph 36023 15582 345   painting 50416 21850 345    quickdraw 120750 51750 345
+    real 120906 52041 345       sketch 48212 20916 345
 """.split()
-DATA = {TRAIN[i]: (int(TRAIN[i + 1]), int(TRAIN[i + 2])) for i in range(0, len(TRAIN), 3)}
+DATA: dict[str, tuple[int | None, ...]] = {
+    TABLE_1A[i]: tuple(map(int, TABLE_1A[i + 1 : i + 4])) for i in range(0, len(TABLE_1A), 4)
+}
+DATA["in1k"] = (1_281_167, None, 1000)
 SMALL = [name for name in DATA if name not in ("in100", "in1k")]
 PARAMETERS = {"swin_t": 28.3, "t2t_vit_14": 21.5, "cvt_13": 20.0, "resnet50": 25.6, "vit_b16": 86.6}
 LAMBDA = {"swin_t": 0.5, "t2t_vit_14": 0.1, "cvt_13": 0.1, "resnet50": 0.1, "vit_b16": 0.01}
@@ -53,11 +57,13 @@ def test_a_row_of_a_table(name: str):
     check_recipe(plain)
     check_recipe(with_loss)
     assert table in plain.source
+    images = plain.data
+    assert isinstance(images, Images)
     assert plain.model.parameters(224) / 1e6 == pytest.approx(
-        PARAMETERS[model] - (1000 - DATA[data][1]) * plain.model.maps(224)[-1][0] / 1e6, abs=0.1
+        PARAMETERS[model] - (1000 - images.classes) * plain.model.maps(224)[-1][0] / 1e6, abs=0.1
     )
-    assert (plain.data.train_images, plain.data.classes) == DATA[data]
-    assert plain.model.num_classes == DATA[data][1]
+    assert (images.train_images, images.test_images, images.classes) == DATA[data]
+    assert plain.model.num_classes == DATA[data][2]
     assert (plain.optim.lr, plain.optim.weight_decay) == (5e-4 if finetuned else 1e-3, 0.05)
     assert (plain.schedule.epochs, plain.schedule.warmup_epochs) == (
         epochs,

@@ -33,6 +33,7 @@ PHOTOGRAPHS: list[Any] = [Image.fromarray(pixels) for pixels in load_sample_imag
 IMAGES = Images(
     dataset="photographs",
     train_images=2,
+    test_images=None,
     classes=2,
     image_size=126,
     crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),

@@ -12,6 +12,7 @@ from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import differences, filled, recipe_from_json, to_json
 from bigvit.recipes.deit3 import deit3_h14_in1k_126
 from bigvit.recipes.digits import digits_vit
+from bigvit.recipes.photos import photos_vit_64
 
 assert isinstance(digits_vit.data, Digits)
 VARIANTS = {
@@ -59,6 +60,10 @@ def test_a_field_that_came_later_is_taken_as_older_files_meant_it(
     assert list(differences(filled(value), to_json(digits_vit))) == []
     assert recipe_from_json(to_json(digits_vit)) == digits_vit
     assert len(caplog.messages) == 1
+    value = to_json(photos_vit_64)
+    del value["data"]["test_images"]
+    assert recipe_from_json(value) == photos_vit_64
+    assert "it meant: data.test_images: (absent) -> None" in caplog.messages[1]
 
 
 def put(*path: Any) -> Callable[[Any], None]:
