@@ -21,6 +21,7 @@ from bigvit.data.decode import image_of
 from bigvit.layers.attention import Attention
 from bigvit.layers.class_attention import ClassAttention
 from bigvit.models import ClassTokenTransformer, Output
+from bigvit.recipe import ImageSize
 from bigvit.task import Task
 from bigvit.trained import trained
 
@@ -39,7 +40,7 @@ def look(
     checkpoint: Path,
     images: Sequence[Path],
     layers: int = 2,
-    image_size: int | None = None,
+    image_size: ImageSize | None = None,
     ema: bool = False,
 ) -> list[Look]:
     """Show a checkpoint's model some images, prepared as test images are.

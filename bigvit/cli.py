@@ -145,7 +145,8 @@ def _list(options: argparse.Namespace) -> None:
         model, size = recipe.model, recipe.data.image_size
         kind = f"{type(model).__name__} {shape(model)}"
         parameters = f"{model.parameters(size) / 1e6:.2f} M"
-        rows.append((name, kind, parameters, str(size), recipe.source))
+        pixels = f"{size[0]}x{size[1]}" if isinstance(size, tuple) else str(size)
+        rows.append((name, kind, parameters, pixels, recipe.source))
     _print_table(rows)
 
 

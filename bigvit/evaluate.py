@@ -15,7 +15,7 @@ from bigvit.data.bad import gather
 from bigvit.data.loader import test_batches, workers_for
 from bigvit.data.sources import Source, open_source
 from bigvit.engines.ranks import Ranks, alone
-from bigvit.recipe import Data
+from bigvit.recipe import Data, ImageSize
 from bigvit.task import DTYPES, Batch
 from bigvit.trained import trained
 
@@ -107,7 +107,7 @@ def evaluate_checkpoint(
     batch_size: int,
     data_root: Path | None = None,
     workers: int | None = None,
-    image_size: int | None = None,
+    image_size: ImageSize | None = None,
     crop_ratio: float | None = None,
     labels: Path | None = None,
     ema: bool = False,

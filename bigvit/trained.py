@@ -6,7 +6,7 @@ from pathlib import Path
 from bigvit.checkpoint.load import read_model
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.weights import fit
-from bigvit.recipe import Images
+from bigvit.recipe import Images, ImageSize
 from bigvit.recipe.check import check_recipe
 from bigvit.recipe.store import recipe_from_json
 from bigvit.task import Task
@@ -14,7 +14,7 @@ from bigvit.task import Task
 
 def trained(
     checkpoint: Path,
-    image_size: int | None = None,
+    image_size: ImageSize | None = None,
     ema: bool = False,
     crop_ratio: float | None = None,
 ) -> tuple[Manifest, Task]:

@@ -88,6 +88,14 @@ photos_cait_64 = replace(
     ),
 )
 
+photos_cait_64_ft64x96 = replace(
+    photos_vit_64_ft96,
+    source=photos_cait_64.source,
+    model=photos_cait_64.model,
+    data=replace(photos_vit_64.data, image_size=(64, 96)),
+    starts_from="photos_cait_64",
+)
+
 photos_cait_64_ft96 = replace(
     photos_vit_64_ft96,
     source=photos_cait_64.source,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A small CaiT at 64 px on JPEG crops of the photographs that scikit-image and scikit-learn ship,
-# fine-tuned at 96 px from its own export, on two processes; and pictures of what it attends to and
+# fine-tuned at 96 px and at 64 x 96 from its own export, on two processes; and pictures of what it attends to and
 # of its residual branches. DEMO_SEED=N takes another seed; DEMO_DIR=DIR keeps the runs elsewhere
 # than runs/cait.
 set -euo pipefail
@@ -27,9 +27,13 @@ train photos_cait_64 --sharding zero2 --run-dir "$folder/64" --checkpoint-every 
 echo "== export, and fine-tune at 96 px from the export"
 bigvit export "$folder/64"
 train photos_cait_64_ft96 --sharding zero1 --init "$folder/64/export" --run-dir "$folder/96"
+echo "== fine-tune at 64 x 96 px from the same export"
+train photos_cait_64_ft64x96 --sharding zero1 --init "$folder/64/export" --run-dir "$folder/64x96"
 echo "== evaluate"
 bigvit evaluate "$folder/64" --workers 0 --image-size 96 > "$folder/64_at_96.json"
-bigvit evaluate "$folder/96" --workers 0 > "$folder/96_at_96.json"
+for size in 96 64x96; do
+    bigvit evaluate "$folder/$size" --workers 0 > "$folder/${size}_at_$size.json"
+done
 echo "== what it looks at"
 python - "$folder" <<'PY'
 import sys
@@ -43,8 +47,13 @@ bigvit branches "$folder/64" --out "$folder/branches.png" > "$folder/branches.js
 python - "$folder" <<'PY'
 import json, sys
 folder = sys.argv[1]
-before, after = (json.load(open(f"{folder}/{n}.json")) for n in ("64_at_96", "96_at_96"))
-for name, row in (("at 64 px, tested at 96", before), ("fine-tuned at 96 px", after)):
+names = ("64_at_96", "96_at_96", "64x96_at_64x96")
+before, after, wide = (json.load(open(f"{folder}/{n}.json")) for n in names)
+for name, row in (
+    ("at 64 px, tested at 96", before),
+    ("fine-tuned at 96 px", after),
+    ("fine-tuned at 64 x 96 px", wide),
+):
     print(f"{name:>24}  top-1 {row['top1']:5.2f} %  test loss {row['test_loss']:.4f}")
 print(f"pictures: {folder}/96/attention/index.html, {folder}/branches.png")
 sys.exit(after["test_loss"] >= before["test_loss"])

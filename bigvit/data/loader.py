@@ -16,7 +16,7 @@ from bigvit.data import augment
 from bigvit.data.decode import BadImage
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
-from bigvit.recipe import Data, Images, Layout, Recipe
+from bigvit.recipe import Data, Images, Layout, Recipe, sides
 from bigvit.stopping import SIGNALS
 from bigvit.task import Batch
 
@@ -195,7 +195,7 @@ def _collate(samples: Sequence[Sample]) -> Batch:
 
 def _blank(data: Data) -> Tensor:
     """What stands where there is no image."""
-    return torch.zeros((data.channels, data.image_size, data.image_size), dtype=torch.uint8)
+    return torch.zeros((data.channels, *sides(data.image_size)), dtype=torch.uint8)
 
 
 def _live_and_die_with_the_rank(_: int) -> None:

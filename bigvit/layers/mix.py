@@ -11,12 +11,12 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from bigvit import random
-from bigvit.recipe import Mix
+from bigvit.recipe import ImageSize, Mix, sides
 
 Span = tuple[int, int]
 
 
-def draw(mix: Mix, image_size: int, seed: int, number: int, span: Span) -> dict[str, Tensor]:
+def draw(mix: Mix, image_size: ImageSize, seed: int, number: int, span: Span) -> dict[str, Tensor]:
     """How the samples at positions [start, stop) of a global batch, whole groups, are mixed.
 
     Returns:
@@ -39,7 +39,7 @@ def draw(mix: Mix, image_size: int, seed: int, number: int, span: Span) -> dict[
 
 
 def _draw_group(
-    mix: Mix, size: int, seed: int, number: int, group: int
+    mix: Mix, size: ImageSize, seed: int, number: int, group: int
 ) -> tuple[float, tuple[int, int, int, int], float]:
     which, u, row, column = random.uniform(4, "mix", seed, number, group).tolist()
     cut = which < mix.switch if mix.mixup and mix.cutmix else bool(mix.cutmix)
@@ -49,12 +49,17 @@ def _draw_group(
     own = float(betaincinv(alpha, alpha, u))
     if not cut:
         return own, (0, 0, 0, 0), own
-    half = int(size * np.sqrt(1 - own)) // 2
-    middle = int(row * size), int(column * size)
-    top, left = (max(m - half, 0) for m in middle)
-    bottom, right = (min(m + half, size) for m in middle)
+    rows, columns = sides(size)
+    top, bottom = _part(rows, row, own)
+    left, right = _part(columns, column, own)
     area = (bottom - top) * (right - left)
-    return 1.0, (top, bottom, left, right), 1 - area / size**2
+    return 1.0, (top, bottom, left, right), 1 - area / (rows * columns)
+
+
+def _part(side: int, place: float, own: float) -> tuple[int, int]:
+    """Where the box lies on an axis, cut off at the image's borders."""
+    half, middle = int(side * np.sqrt(1 - own)) // 2, int(place * side)
+    return max(middle - half, 0), min(middle + half, side)
 
 
 def mix_images(images: Tensor, draws: dict[str, Tensor], group: int) -> Tensor:

@@ -12,7 +12,7 @@ from bigvit.models.output import Output, TokenMap
 from bigvit.objectives import drloc
 from bigvit.objectives.classification import binary_cross_entropy, cross_entropy, dense
 from bigvit.objectives.drloc import DenseRelativeLocalization
-from bigvit.recipe import BinaryCrossEntropy, CrossEntropy, DRLoc, Model, Objective
+from bigvit.recipe import BinaryCrossEntropy, CrossEntropy, DRLoc, ImageSize, Model, Objective
 
 __all__ = [
     "DenseRelativeLocalization",
@@ -27,7 +27,9 @@ __all__ = [
 ]
 
 
-def head(objective: Objective, model: Model, image_size: int) -> DenseRelativeLocalization | None:
+def head(
+    objective: Objective, model: Model, image_size: ImageSize
+) -> DenseRelativeLocalization | None:
     """What an objective trains beside the model, without meaningful weights; None for nothing."""
     if isinstance(objective, DRLoc):
         return DenseRelativeLocalization(objective, _maps(objective, model, image_size))
@@ -38,7 +40,7 @@ def draws(
     objective: Objective,
     name: str,
     model: Model,
-    image_size: int,
+    image_size: ImageSize,
     seed: int,
     number: int,
     span: tuple[int, int],
@@ -105,6 +107,8 @@ def seen(objective: DRLoc, output: Output) -> Sequence[TokenMap]:
     return [TokenMap(output.tokens, output.grid) if objective.normalised else output.blocks[-1]]
 
 
-def _maps(objective: DRLoc, model: Model, image_size: int) -> list[tuple[int, tuple[int, int]]]:
+def _maps(
+    objective: DRLoc, model: Model, image_size: ImageSize
+) -> list[tuple[int, tuple[int, int]]]:
     maps = model.maps(image_size)
     return maps if objective.blocks == "all" else maps[-1:]

@@ -17,6 +17,7 @@ from bigvit.recipe.data import (
     SimpleRandomCrop,
     ThreeAugment,
 )
+from bigvit.recipe.depth import sides
 from bigvit.recipe.model import CaiT, ClassAttention, ClassToken, ParallelViT, ViT
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, DRLoc
 from bigvit.recipe.recipe import Recipe
@@ -120,7 +121,7 @@ def _check_model(recipe: Recipe) -> None:
     model, size = recipe.model, recipe.data.image_size
     for name in ("in_chans", "num_classes"):
         _allow(f"model.{name}", getattr(model, name), getattr(model, name) >= 1, "at least 1")
-    _allow("data.image_size", size, size >= 1, "at least 1")
+    _allow("data.image_size", size, min(sides(size)) >= 1, "at least 1")
     match model:
         case Swin() | CvT() | ResNet():
             _check_stages(model)
@@ -131,8 +132,8 @@ def _check_model(recipe: Recipe) -> None:
     if isinstance(model, ViT | ParallelViT | CaiT | Swin):
         patch = model.patch_size
         _allow("model.patch_size", patch, patch >= 1, "at least 1")
-        allowed = f"a multiple of model.patch_size ({patch})"
-        _allow("data.image_size", size, size % patch == 0, allowed)
+        fits = all(side % patch == 0 for side in sides(size))
+        _allow("data.image_size", size, fits, f"a multiple of model.patch_size ({patch})")
     drop = model.drop_path
     _allow("model.drop_path.rate", drop.rate, 0 <= drop.rate < 1, "in [0, 1)")
     _allow("model.drop_path.group", drop.group, drop.group >= 1, "at least 1")
@@ -254,10 +255,8 @@ def _check_crop(data: Images) -> None:
             low, high = data.crop.ratio
             _allow("data.crop.ratio", data.crop.ratio, 0 < low <= high, "0 < low <= high")
         case SimpleRandomCrop():
-            padding = data.crop.padding
-            _allow(
-                "data.crop.padding", padding, 0 <= padding < data.image_size, "0 to image_size - 1"
-            )
+            padding, most = data.crop.padding, min(sides(data.image_size)) - 1
+            _allow("data.crop.padding", padding, 0 <= padding <= most, f"0 to {most}")
     match data.augment:
         case ThreeAugment():
             jitter = data.augment.color_jitter

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from bigvit.recipe.depth import ImageSize
+
 
 @dataclass(frozen=True)
 class Shift:
@@ -53,8 +55,8 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class SimpleRandomCrop:
-    """The short side resized to the input size, reflected borders, a square crop at random (DeiT
-    III, section 6.2.2)."""
+    """Resized until it covers the input size (a square: its short side), reflected borders, a crop
+    of that size at random (DeiT III, section 6.2.2)."""
 
     padding: int  # pixels of reflected border on every side
     interpolation: Literal["bicubic", "bilinear"]  # of the resizing
@@ -99,7 +101,7 @@ class Images:
     train_images: int  # images of its training split
     test_images: int | None  # images of its testing split; None: as many as there are
     classes: int  # of its training split
-    image_size: int  # pixels
+    image_size: ImageSize  # pixels: the side of a square, or (height, width)
     crop: RandomResizedCrop | SimpleRandomCrop
     flip: float  # probability of a horizontal flip
     augment: ThreeAugment | RandAugment | None

@@ -122,5 +122,7 @@ def _member(members: tuple[Any, ...], value: Any, path: str) -> Any:
     for member in rest:
         if isinstance(value, dict) and value.get(KIND) == member.__name__:
             return member
+        if type(value) is (list if get_origin(member) is tuple else member):
+            return member
     names = ", ".join(member.__name__ for member in rest)
     raise ValueError(f"{path}: {value!r} is none of {names}")

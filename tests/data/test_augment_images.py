@@ -19,7 +19,7 @@ from torchvision.transforms import functional as F
 from bigvit.data.augment import Drawn, apply, crop, draw, three_augment
 from bigvit.data.augment.crop import ResizedCrop, SimpleCrop
 from bigvit.data.augment.three_augment import Jitter, Three
-from bigvit.recipe import Images, RandomResizedCrop, SimpleRandomCrop, ThreeAugment
+from bigvit.recipe import Images, RandomResizedCrop, SimpleRandomCrop, ThreeAugment, sides
 
 # 640 x 427; torchvision says Tensor where it takes PIL's images too, hence Any
 PHOTOGRAPHS: list[Any] = [Image.fromarray(pixels) for pixels in load_sample_images().images]
@@ -82,15 +82,19 @@ def distance_from_uniform(sample: NDArray[np.float64]) -> float:
 
 
 def reference_crop(image: Image.Image, drawn: ResizedCrop | SimpleCrop) -> Image.Image:
+    down, across = sides(drawn.size)
     if isinstance(drawn, ResizedCrop):
         box = (drawn.left, drawn.top, drawn.left + drawn.width, drawn.top + drawn.height)
-        return image.crop(box).resize((drawn.size, drawn.size), Image.Resampling.BICUBIC)
-    short = min(image.size)
-    width, height = (int(drawn.size * side / short) for side in image.size)
-    resized = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+        return image.crop(box).resize((across, down), Image.Resampling.BICUBIC)
+    width, height = image.size
+    if width / across <= height / down:
+        covering = across, int(across * height / width)
+    else:
+        covering = int(down * width / height), down
+    resized = np.asarray(image.resize(covering, Image.Resampling.BICUBIC))
     border = drawn.padding
     padded = np.pad(resized, ((border, border), (border, border), (0, 0)), mode="reflect")
-    box = (drawn.left, drawn.top, drawn.left + drawn.size, drawn.top + drawn.size)
+    box = (drawn.left, drawn.top, drawn.left + across, drawn.top + down)
     return Image.fromarray(padded).crop(box)
 
 
@@ -119,7 +123,7 @@ def test_every_pixel_is_that_of_plain_pil(kind: RandomResizedCrop | SimpleRandom
     choices = set()
     for key in range(200):
         image = photograph(key)
-        size = 33 if min(image.size) < 40 else (126, 64)[key % 2]
+        size = 33 if min(image.size) < 40 else (126, 64, (64, 96), (96, 64))[key % 4]
         data = replace(IMAGES, crop=kind, image_size=size)
         drawn = draw(data, 0, key % 7, key, image.size)
         assert isinstance(drawn.crop, ResizedCrop | SimpleCrop)
@@ -128,6 +132,7 @@ def test_every_pixel_is_that_of_plain_pil(kind: RandomResizedCrop | SimpleRandom
         if drawn.flip:
             expected = ImageOps.mirror(expected)
         expected = reference_three(expected, drawn.augment)
+        assert expected.size == sides(size)[::-1]
         assert np.array_equal(apply(image, drawn), array(expected)), (key, drawn)
         choices.add((drawn.flip, drawn.augment.choice))
     assert len(choices) == 6

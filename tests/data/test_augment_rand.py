@@ -4,6 +4,7 @@ import math
 import random as python_random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -205,6 +206,15 @@ def test_boxes_stay_within_bounds_and_are_distributed_as_timms(
         every = np.concatenate([mine, other])
         below = [np.searchsorted(np.sort(each), every, "right") / count for each in (mine, other)]
         assert np.abs(below[0] - below[1]).max() * math.sqrt(count / 2) < KS
+
+
+def test_of_an_image_that_is_not_square_a_box_reaches_both_far_sides() -> None:
+    data = replace(images(64, 1.0), image_size=(32, 64))
+    found = [each for key in range(1_000) if (each := erasing.draw(data, key))]
+    assert max(each.top + each.height for each in found) == 32
+    assert max(each.left + each.width for each in found) == 64
+    shares = [each.width * each.height / (32 * 64) for each in found]
+    assert 0.018 < min(shares) < 0.03 and 0.3 < max(shares) < 0.35
 
 
 def test_the_box_is_filled_with_normal_noise_in_normalised_space() -> None:

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from bigvit.data.sampler import Sampler
 from bigvit.layers.mix import draw, mix_images, mix_targets
-from bigvit.recipe import Images, Mix, RandomResizedCrop, Recipe, StochasticDepth
+from bigvit.recipe import (
+    Images,
+    ImageSize,
+    Mix,
+    RandomResizedCrop,
+    Recipe,
+    StochasticDepth,
+    sides,
+)
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Batch, Task
 
@@ -178,14 +186,16 @@ def test_boxes_of_cutmix_are_distributed_as_the_papers(alpha: float, size: int):
         assert found_distance.statistic <= bound
 
 
-@pytest.mark.parametrize("size", [8, 15, 32])
-def test_cutmix_weighs_targets_by_the_area_really_replaced(size: int):
+@pytest.mark.parametrize("size", [8, 15, 32, (16, 24), (24, 8)])
+def test_cutmix_weighs_targets_by_the_area_really_replaced(size: ImageSize):
     mix = Mix(0.0, 1.0, 0.5, 2)
     draws = draw(mix, size, 0, 0, (0, 4000))
-    images = torch.arange(4000).remainder(2).float()[:, None, None, None].expand(-1, 1, size, size)
+    h, w = sides(size)
+    images = torch.arange(4000).remainder(2).float()[:, None, None, None].expand(-1, 1, h, w)
     replaced = (mix_images(images, draws, 2) != images).sum(dim=(1, 2, 3)).double()
     assert len(replaced.unique()) > 10
-    assert torch.equal(draws["mix_target"], (1 - replaced / size**2).float())
+    assert torch.equal(draws["mix_target"], (1 - replaced / (h * w)).float())
+    assert draws["mix_box"].amax(dim=0).tolist()[1::2] == [h, w]
 
 
 def literal(draws: dict[str, Tensor], values: Tensor, group: int, images: bool) -> Iterator[Tensor]:

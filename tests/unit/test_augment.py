@@ -24,6 +24,7 @@ from bigvit.recipe import (
     Shift,
     SimpleRandomCrop,
     ThreeAugment,
+    sides,
 )
 from bigvit.recipes.digits import digits_vit
 
@@ -168,6 +169,7 @@ def test_a_draw_is_pinned() -> None:
         replace(IMAGES, erasing=1.0),
         replace(IMAGES, augment=RandAugment(2, 9.0, 0.5, True), image_size=64),
         replace(IMAGES, crop=SimpleRandomCrop(4, "bilinear"), augment=None, image_size=32),
+        replace(IMAGES, erasing=1.0, image_size=(32, 48)),
     ],
 )
 def test_an_image_becomes_an_array_of_its_own_and_no_global_generator_is_used(
@@ -179,7 +181,7 @@ def test_an_image_becomes_an_array_of_its_own_and_no_global_generator_is_used(
         kept = image.copy()
         drawn = draw(data, 0, 0, slot, image.size)
         result = apply(image, drawn)
-        assert result.shape == (3, data.image_size, data.image_size) and result.dtype == np.uint8
+        assert result.shape == (3, *sides(data.image_size)) and result.dtype == np.uint8
         assert result.flags.c_contiguous
         torch.from_numpy(result)  # would warn if it could not be written to
         assert np.array_equal(result, apply(image, drawn))
@@ -198,9 +200,30 @@ def test_a_test_image_is_torchvisions(size: int, ratio: float) -> None:
             transforms.PILToTensor(),
         ]
     )
-    sides = [(475, 431), (431, 475), (224, 224), (126, 300), (127, 201), (500, 375), (333, 141)]
-    sides += [(90, 91), (301, 302), (256, 255), (1, 3), (128, 427)]
-    for number, side in enumerate(sides):
+    given = [(475, 431), (431, 475), (224, 224), (126, 300), (127, 201), (500, 375), (333, 141)]
+    given += [(90, 91), (301, 302), (256, 255), (1, 3), (128, 427)]
+    for number, side in enumerate(given):
         image = PHOTOGRAPHS[number % 2].crop((5, 3, 5 + side[0], 3 + side[1]))
         assert image.size == side
+        assert torch.equal(torch.from_numpy(augment.test_image(image, data)), theirs(image)), side
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.875])
+@pytest.mark.parametrize("size", [(64, 96), (96, 64), (32, 160)])
+def test_a_test_image_that_is_not_square_is_the_centre_of_what_covers_it(
+    size: tuple[int, int], ratio: float
+) -> None:
+    data = replace(IMAGES, image_size=size, test_crop_ratio=ratio)
+    for number, side in enumerate([(475, 431), (431, 475), (224, 224), (127, 201), (600, 70)]):
+        image = PHOTOGRAPHS[number % 2].resize(side)
+        down, across = (int(each / ratio) for each in size)
+        enlarged = max(across / side[0], down / side[1])
+        covering = [int(side[1] * enlarged + 1e-6), int(side[0] * enlarged + 1e-6)]
+        theirs: Any = transforms.Compose(
+            [
+                transforms.Resize(covering, transforms.InterpolationMode.BICUBIC),
+                transforms.CenterCrop(size),
+                transforms.PILToTensor(),
+            ]
+        )
         assert torch.equal(torch.from_numpy(augment.test_image(image, data)), theirs(image)), side

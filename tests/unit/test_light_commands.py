@@ -68,14 +68,16 @@ def test_list_shows_name_parameters_resolution_and_source() -> None:
     for name, recipe in all_recipes().items():
         row = rows[name]
         millions = row[start["parameters"] : start["pixels"]].removesuffix("M  ").split()[0]
-        count = recipe.model.parameters(recipe.data.image_size)
+        size = recipe.data.image_size
+        pixels = "x".join(map(str, size)) if isinstance(size, tuple) else str(size)
+        count = recipe.model.parameters(size)
         assert abs(float(millions) * 1e6 - count) <= 5_000
-        assert row[start["pixels"] : start["source"]].strip() == str(recipe.data.image_size)
+        assert row[start["pixels"] : start["source"]].strip() == pixels
         assert row[start["source"] :] == recipe.source
-    assert "0.17 M" in rows["digits_vit"]
+    assert "0.17 M" in rows["digits_vit"] and " 64x96 " in rows["photos_cait_64_ft64x96"]
 
 
-@pytest.mark.parametrize("name", ["digits_vit", "drloc_swin_t_cifar100"])
+@pytest.mark.parametrize("name", ["digits_vit", "drloc_swin_t_cifar100", "photos_cait_64_ft64x96"])
 def test_show_lists_every_field_with_its_value(name: str) -> None:
     shown = dict(line.split(maxsplit=1) for line in light("show", name).splitlines())
     recipe = all_recipes()[name]

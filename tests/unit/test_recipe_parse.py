@@ -283,6 +283,16 @@ def test_every_recipe_that_comes_with_bigvit_passes_the_checks(name: str) -> Non
     check_recipe(all_recipes()[name])
 
 
+def test_an_image_need_not_be_square() -> None:
+    recipe = parse(["photos_cait_64_ft96", "--data.image-size", "64", "96"]).recipe
+    assert recipe.data.image_size == (64, 96)
+    assert parse(["photos_cait_64_ft64x96"]).recipe == replace(recipe, starts_from="photos_cait_64")
+    assert parse(["photos_cait_64_ft64x96", "--data.image-size", "96"]).recipe.data.image_size == 96
+    for size, said in (("60 96", "model.patch_size"), ("0 96", "at least 1")):
+        with pytest.raises(ValueError, match=f"data.image_size: .*{said}"):
+            parse(["photos_cait_64_ft96", "--data.image-size", *size.split()])
+
+
 def shown_fields(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
@@ -301,7 +311,9 @@ def shown_fields(
     return shown
 
 
-@pytest.mark.parametrize("name", ["digits_vit", "deit3_h14_in1k_126", "drloc_swin_t_cifar100"])
+@pytest.mark.parametrize(
+    "name", ["digits_vit", "deit3_h14_in1k_126", "drloc_swin_t_cifar100", "photos_cait_64_ft64x96"]
+)
 def test_help_lists_every_field_with_its_value(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

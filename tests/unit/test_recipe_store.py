@@ -19,6 +19,9 @@ VARIANTS = {
     **all_recipes(),
     "augmented": replace(digits_vit, data=replace(digits_vit.data, augment=Shift(pixels=1))),
     "not clipped": replace(digits_vit, clip_norm=None),
+    "two numbers of pixels": replace(
+        photos_vit_64, data=replace(photos_vit_64.data, image_size=(64, 96))
+    ),
     "two objectives": replace(
         digits_vit, objectives=digits_vit.objectives + deit3_h14_in1k_126.objectives
     ),
@@ -114,6 +117,7 @@ def drop(*path: Any) -> Callable[[Any], None]:
         (put("data", "mean", ["x"]), r"^recipe\.data\.mean\.0: 'x' is not of type float"),
         (put("batch_size", 64.0), r"^recipe\.batch_size: 64\.0 is not of type int"),
         (put("batch_size", True), r"^recipe\.batch_size: True is not of type int"),
+        (put("data", "image_size", "8"), r"^recipe\.data\.image_size: '8' is not of type int"),
         (put("precision", "fp8"), r"^recipe\.precision: 'fp8' is none of 'fp32', 'bf16'"),
         (put("clip_norm", "1"), r"^recipe\.clip_norm: '1' is not of type float"),
         (put("source", 3), r"^recipe\.source: 3 is not of type str"),

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from bigvit import random
-from bigvit.recipe import RandomResizedCrop, SimpleRandomCrop
+from bigvit.recipe import ImageSize, RandomResizedCrop, SimpleRandomCrop, sides
 
 TRIES = 10  # of a random resized crop, before it falls back to the centre
 
@@ -16,32 +16,35 @@ RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.
 
 
 class ResizedCrop(NamedTuple):
-    """A box of the image, pixels, and the square that it is resized to."""
+    """A box of the image, pixels, and what it is resized to."""
 
     left: int
     top: int
     width: int
     height: int
-    size: int
+    size: ImageSize
     interpolation: Interpolation
 
 
 class SimpleCrop(NamedTuple):
-    """The size that the image is resized to, its border, and where the square lies within both."""
+    """The size that the image is resized to, its border, and where the crop lies within both."""
 
     width: int
     height: int
     padding: int
     left: int
     top: int
-    size: int
+    size: ImageSize
     interpolation: Interpolation
 
 
 def draw(
-    crop: RandomResizedCrop | SimpleRandomCrop, size: int, image: tuple[int, int], *place: int
+    crop: RandomResizedCrop | SimpleRandomCrop,
+    size: ImageSize,
+    image: tuple[int, int],
+    *place: int,
 ) -> ResizedCrop | SimpleCrop:
-    """A square of `size` from an image of (width, height)."""
+    """A crop of `size` from an image of (width, height)."""
     match crop:
         case RandomResizedCrop():
             return _draw_resized(crop, size, *image, *place)
@@ -50,7 +53,7 @@ def draw(
 
 
 def _draw_resized(
-    crop: RandomResizedCrop, size: int, width: int, height: int, *place: int
+    crop: RandomResizedCrop, size: ImageSize, width: int, height: int, *place: int
 ) -> ResizedCrop:
     """A random resized crop (arXiv:1409.4842, section 6), in torchvision's way.
 
@@ -75,50 +78,55 @@ def _draw_resized(
 
 
 def _draw_simple(
-    crop: SimpleRandomCrop, size: int, width: int, height: int, *place: int
+    crop: SimpleRandomCrop, size: ImageSize, width: int, height: int, *place: int
 ) -> SimpleCrop:
     """A simple random crop (DeiT III, section 6.2.2), as the authors' repository does it.
 
     The thesis says that the square is selected along the x-axis; the repository, and this, select
     it along both. As the short side is resized to `size`, its own slack is the padding alone.
     """
-    w, h = _short_side_to(size, width, height)
+    down, across = sides(size)
+    w, h = _covering(down, across, width, height)
     x, y = random.uniform(2, "crop", *place).tolist()
-    left = int(x * (w + 2 * crop.padding - size + 1))
-    top = int(y * (h + 2 * crop.padding - size + 1))
+    left = int(x * (w + 2 * crop.padding - across + 1))
+    top = int(y * (h + 2 * crop.padding - down + 1))
     return SimpleCrop(w, h, crop.padding, left, top, size, crop.interpolation)
 
 
 def apply(image: Image.Image, drawn: ResizedCrop | SimpleCrop) -> Image.Image:
-    """The square that was drawn."""
+    """The crop that was drawn."""
     resampling = RESAMPLING[drawn.interpolation]
+    down, across = sides(drawn.size)
     match drawn:
-        case ResizedCrop(left, top, width, height, size):
+        case ResizedCrop(left, top, width, height):
             # not resize(box=): that looks beyond the box
             return image.crop((left, top, left + width, top + height)).resize(
-                (size, size), resampling
+                (across, down), resampling
             )
-        case SimpleCrop(width, height, padding, left, top, size):
+        case SimpleCrop(width, height, padding, left, top):
             resized = np.asarray(image.resize((width, height), resampling))
-            rows = _reflected(height, padding)[top : top + size]
-            columns = _reflected(width, padding)[left : left + size]
+            rows = _reflected(height, padding)[top : top + down]
+            columns = _reflected(width, padding)[left : left + across]
             return Image.fromarray(resized[rows[:, None], columns])
 
 
-def central(image: Image.Image, size: int, ratio: float) -> Image.Image:
-    """The centre, once the short side is resized to int(size / ratio) by bicubic interpolation."""
-    width, height = _short_side_to(int(size / ratio), *image.size)
-    left, top = round((width - size) / 2), round((height - size) / 2)
+def central(image: Image.Image, size: ImageSize, ratio: float) -> Image.Image:
+    """The centre, once the image is resized by bicubic interpolation to cover int(size / ratio): of
+    a square, the short side to it."""
+    down, across = sides(size)
+    width, height = _covering(int(down / ratio), int(across / ratio), *image.size)
+    left, top = round((width - across) / 2), round((height - down) / 2)
     return image.resize((width, height), Image.Resampling.BICUBIC).crop(
-        (left, top, left + size, top + size)
+        (left, top, left + across, top + down)
     )
 
 
-def _short_side_to(size: int, width: int, height: int) -> tuple[int, int]:
-    """(width, height) once the short side is `size`; the long one is rounded down."""
-    if width <= height:
-        return size, int(size * height / width)
-    return int(size * width / height), size
+def _covering(down: int, across: int, width: int, height: int) -> tuple[int, int]:
+    """(width, height) of an image once it is as small as covers a box; its longer side, measured by
+    the box's, is rounded down."""
+    if width * down <= height * across:
+        return across, int(across * height / width)
+    return int(down * width / height), down
 
 
 def _reflected(length: int, padding: int) -> np.ndarray:

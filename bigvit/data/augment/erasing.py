@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigvit import random
-from bigvit.recipe import Images
+from bigvit.recipe import Images, sides
 
 AREA = (0.02, 1 / 3)  # range of the box's area, as a share of the image's
 RATIO = (0.3, 1 / 0.3)  # range of height / width, log-uniform
@@ -32,18 +32,18 @@ def draw(data: Images, *place: int) -> Erased | None:
     """With the recipe's probability, the first of ten boxes that is smaller than the image."""
     if data.erasing == 0:
         return None
-    side = data.image_size
+    down, across = sides(data.image_size)
     whether, *drawn = random.uniform(1 + 4 * TRIES, "erasing", *place).tolist()
     if whether >= data.erasing:
         return None
     log_low, log_high = math.log(RATIO[0]), math.log(RATIO[1])
     for i in range(0, len(drawn), 4):
         area, ratio, x, y = drawn[i : i + 4]
-        pixels = side * side * (AREA[0] + (AREA[1] - AREA[0]) * area)
+        pixels = down * across * (AREA[0] + (AREA[1] - AREA[0]) * area)
         ratio = math.exp(log_low + (log_high - log_low) * ratio)
         height, width = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
-        if width < side and height < side:
-            left, top = int(x * (side - width + 1)), int(y * (side - height + 1))
+        if width < across and height < down:
+            left, top = int(x * (across - width + 1)), int(y * (down - height + 1))
             noise = random.seed("noise", *place)
             return Erased(left, top, width, height, noise, data.mean, data.std)
     return None
