@@ -41,6 +41,11 @@ cvt = replace(
     schedule=replace(tiny.adamw.schedule, epochs=1),
 )
 
+# one stage: a second one would have a single cell, and there torch 2.14's bf16 gradient of a
+# depthwise convolution with stride 2 is, on a CPU, now and then whatever lay in memory
+one_stage = replace(cvt.model, embed_dims=(12,), depths=(1,), num_heads=(1,))
+cvt_bf16 = replace(cvt, model=one_stage, precision="bf16")
+
 short = replace(vit, ema=None, schedule=cvt.schedule)
 BACKBONES: dict[str, Recipe] = {
     "swin": replace(short, model=Swin(1, 12, (1, 1), (1, 2), 4, 2.0, GROUPS, 1, 10)),
@@ -68,9 +73,8 @@ def statistics(ranks: Ranks, folder: Path) -> None:
 
 
 def statistics_bf16(ranks: Ranks, folder: Path) -> None:
-    """The same in bf16."""
-    recipe = replace(cvt, precision="bf16")
-    train(ranks, folder / "cvt_bf16", recipe, sharding="zero3", stop_after=2)
+    """BatchNorm in bf16."""
+    train(ranks, folder / "cvt_bf16", cvt_bf16, sharding="zero3", stop_after=2)
 
 
 def backbones(ranks: Ranks, folder: Path) -> None:

@@ -96,7 +96,7 @@ def test_statistics_are_the_same_at_every_stage(drloc_ranks):
 
 def test_statistics_stay_float32_in_bf16(drloc_ranks):
     weights = trained(drloc_ranks / "cvt_bf16", 2)
-    for name in Task(localization.cvt).statistics():
+    for name in Task(localization.cvt_bf16).statistics():
         assert not torch.equal(weights[name], weights[name].bfloat16().float()), name
 
 
