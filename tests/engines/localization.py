@@ -25,7 +25,12 @@ drloc = DRLoc(
     hidden_dim=20,
     hidden_layers=2,
 )
-vit = replace(tiny.adamw, objectives=(*tiny.adamw.objectives, drloc), ema=0.9)
+vit = replace(
+    tiny.adamw,
+    objectives=(*tiny.adamw.objectives, drloc),
+    schedule=replace(tiny.adamw.schedule, epochs=1),
+    ema=0.9,
+)
 cvt = replace(
     tiny.adamw,
     model=CvT(
@@ -38,7 +43,7 @@ cvt = replace(
         num_classes=10,
     ),
     objectives=(*tiny.adamw.objectives, replace(drloc, blocks="all", offsets="classes", grid=None)),
-    schedule=replace(tiny.adamw.schedule, epochs=1),
+    schedule=vit.schedule,
 )
 
 # one stage: a second one would have a single cell, and there torch 2.14's bf16 gradient of a
@@ -46,7 +51,7 @@ cvt = replace(
 one_stage = replace(cvt.model, embed_dims=(12,), depths=(1,), num_heads=(1,))
 cvt_bf16 = replace(cvt, model=one_stage, precision="bf16")
 
-short = replace(vit, ema=None, schedule=cvt.schedule)
+short = replace(vit, ema=None)
 BACKBONES: dict[str, Recipe] = {
     "swin": replace(short, model=Swin(1, 12, (1, 1), (1, 2), 4, 2.0, GROUPS, 1, 10)),
     "t2t": replace(short, model=T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10)),

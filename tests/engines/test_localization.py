@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import localization
 import pytest
-import tiny
 import torch
 from reference import distance, train_single, trained
 from test_equality import ALLOWED, YARDSTICK
@@ -17,6 +16,8 @@ from bigvit.checkpoint.manifest import read_manifest, step_name
 from bigvit.evaluate import evaluate_checkpoint
 from bigvit.export import export
 from bigvit.task import Task
+
+UPDATES = localization.vit.updates
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +32,7 @@ def of_head(weights):
 @pytest.mark.parametrize("stage", localization.STAGES)
 @pytest.mark.parametrize("kind", ["weight", "ema"])
 def test_backbone_and_head_equal_single(stage, kind, drloc_ranks, reference):
-    found = trained(drloc_ranks / f"drloc_{stage}", kind=kind)
+    found = trained(drloc_ranks / f"drloc_{stage}", UPDATES, kind)
     prefix = "ema " if kind == "ema" else ""
     wanted = {name: reference[prefix + name] for name in found}
     for what, one, other in (("all", found, wanted), ("head", of_head(found), of_head(wanted))):
@@ -48,15 +49,14 @@ def test_a_wrong_weight_of_the_loss_lies_far_away(reference):
     heavier = replace(localization.vit, objectives=(cross, replace(drloc, weight=0.505)))
     found = distance(train_single(heavier)[0], reference)
     print(f"1 % more: {found / YARDSTICK:.0f} yardsticks")
-    assert found > 100 * YARDSTICK
+    assert found > 5 * ALLOWED * YARDSTICK
 
 
 @pytest.mark.parametrize("stage", localization.STAGES)
 @pytest.mark.parametrize("model", ["drloc", "cvt"])
 def test_stopped_in_mid_epoch_and_resumed(model, stage, drloc_ranks):
-    updates = tiny.UPDATES if model == "drloc" else localization.cvt.updates
     halves, whole = drloc_ranks / f"{model}_halves_{stage}", drloc_ranks / f"{model}_{stage}"
-    assert_equal(halves, whole, updates=updates)
+    assert_equal(halves, whole, updates=UPDATES)
 
 
 def test_resnet_is_trained_and_saved_with_its_statistics_at_stage_3(drloc_ranks):
@@ -68,14 +68,14 @@ def test_resnet_is_trained_and_saved_with_its_statistics_at_stage_3(drloc_ranks)
 @pytest.mark.parametrize("name", ["swin", "t2t"])  # ResNet sees other batches on two ranks
 def test_other_backbones_and_their_heads_equal_single_at_stage_3(name, drloc_ranks):
     single = train_single(localization.BACKBONES[name])[0]
-    found = trained(drloc_ranks / name, localization.short.updates)
+    found = trained(drloc_ranks / name, UPDATES)
     print(f"{name}: {distance(found, single) / YARDSTICK:.2f} yardsticks")
     assert distance(found, single) <= ALLOWED * YARDSTICK
 
 
 @pytest.mark.parametrize("stage", localization.STAGES)
 def test_statistics_are_saved_whole_once_and_averaged_over_ranks(stage, drloc_ranks):
-    folder = drloc_ranks / f"cvt_{stage}" / "checkpoints" / step_name(localization.cvt.updates)
+    folder = drloc_ranks / f"cvt_{stage}" / "checkpoints" / step_name(UPDATES)
     saved = [p for p in read_manifest(folder).pieces if p.kind == "buffer"]
     task = Task(localization.cvt)
     assert [p.name for p in saved] == list(task.statistics()) != []
@@ -89,8 +89,7 @@ def test_statistics_are_saved_whole_once_and_averaged_over_ranks(stage, drloc_ra
 
 
 def test_statistics_are_the_same_at_every_stage(drloc_ranks):
-    updates = localization.cvt.updates
-    one, other = (trained(drloc_ranks / f"cvt_{s}", updates) for s in localization.STAGES)
+    one, other = (trained(drloc_ranks / f"cvt_{s}", UPDATES) for s in localization.STAGES)
     assert distance(other, one) <= ALLOWED * YARDSTICK
 
 
@@ -102,7 +101,7 @@ def test_statistics_stay_float32_in_bf16(drloc_ranks):
 
 def test_a_checkpoint_is_exported_without_the_head(drloc_ranks, tmp_path):
     run = drloc_ranks / "drloc_3"
-    checkpoint = run / "checkpoints" / step_name(tiny.UPDATES)
+    checkpoint = run / "checkpoints" / step_name(UPDATES)
     _, model = read_model(checkpoint)
     export(checkpoint, tmp_path / "export")
     theirs = create_model(f"local-dir:{tmp_path / 'export'}", pretrained=True).eval()

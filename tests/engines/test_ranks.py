@@ -40,4 +40,4 @@ def test_an_infinite_gradient_on_one_rank_stops_all_before_it_is_applied(two_ran
 def test_the_recipe_of_these_tests_clips_and_drops():
     assert tiny.adamw.model.drop_path.grouped and tiny.adamw.clip_norm is not None
     assert tiny.cut(tiny.adamw, 2).accumulation == 3
-    assert replace(tiny.adamw, precision="bf16") == tiny.bf16
+    assert replace(tiny.adamw, precision="bf16", schedule=tiny.bf16.schedule) == tiny.bf16

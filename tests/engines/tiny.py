@@ -78,7 +78,7 @@ cait_lamb = replace(cait_adamw, optim=lamb.optim)
 attention = replace(
     adamw, trainable="attention", layer_decay=0.75, schedule=replace(adamw.schedule, epochs=1)
 )
-bf16 = replace(adamw, precision="bf16")
+bf16 = replace(adamw, precision="bf16", schedule=replace(adamw.schedule, epochs=1))
 fp16 = replace(adamw, precision="fp16")
 
 
