@@ -46,10 +46,10 @@ def test_backbone_and_head_equal_single(stage, kind, drloc_ranks, reference):
 
 def test_a_wrong_weight_of_the_loss_lies_far_away(reference):
     cross, drloc = localization.vit.objectives
-    heavier = replace(localization.vit, objectives=(cross, replace(drloc, weight=0.505)))
+    heavier = replace(localization.vit, objectives=(cross, replace(drloc, weight=0.55)))
     found = distance(train_single(heavier)[0], reference)
-    print(f"1 % more: {found / YARDSTICK:.0f} yardsticks")
-    assert found > 5 * ALLOWED * YARDSTICK
+    print(f"a tenth more: {found / YARDSTICK:.0f} yardsticks")
+    assert found > 10 * ALLOWED * YARDSTICK
 
 
 @pytest.mark.parametrize("stage", localization.STAGES)
