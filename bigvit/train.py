@@ -168,7 +168,9 @@ def _end(folder: RunFolder | None, code: int, reason: str) -> int:
 
 def _refuse_early(message: str, rank: int) -> int:
     """Refuse what this host's files or the command line show; another host may see no problem."""
-    if int(os.environ.get("CROSS_SIZE", "1")) == 1:
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    here = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or world
+    if int(here) == world:  # the first is DeepSpeed's name for it, the second torchrun's
         return _refuse(message, rank)
     from bigvit.engines.ranks import tell
 

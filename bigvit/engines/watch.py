@@ -106,7 +106,11 @@ class Watch:
     def _connect(self) -> None:
         ranks = self.ranks
         if ranks.rank == 0:
-            with socket.create_server(("", 0), backlog=ranks.world) as server:
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            with socket.create_server(
+                ("", 0), family=family, backlog=ranks.world, dualstack_ipv6=both
+            ) as server:
                 ranks.first_text(str(server.getsockname()[1]))
                 server.settimeout(self.timeout)
                 while len(self.peers) < ranks.world - 1:
