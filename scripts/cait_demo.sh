@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A small CaiT at 64 px on JPEG crops of the photographs that scikit-image and scikit-learn ship,
-# fine-tuned at 96 px and at 64 x 96 from its own export, on two processes; and pictures of what it attends to and
-# of its residual branches. DEMO_SEED=N takes another seed; DEMO_DIR=DIR keeps the runs elsewhere
-# than runs/cait.
+# fine-tuned at 96 px and at 64 x 96 from its own export, on two processes; and pictures of what it
+# attends to and of its residual branches. DEMO_SEED=N takes another seed; DEMO_DIR=DIR keeps the
+# runs elsewhere than runs/cait.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
