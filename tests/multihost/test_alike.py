@@ -55,6 +55,7 @@ def test_another_copy_of_the_data_is_refused(hosts, photos, tmp_path):
     assert said.count("error:") == 1
 
 
+@pytest.mark.slow
 def test_images_of_other_names_are_refused(hosts, photos, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(photos, other)
@@ -65,7 +66,7 @@ def test_images_of_other_names_are_refused(hosts, photos, tmp_path):
     assert "error: rank 1 on n2 differs from rank 0 on n1: index.train.digest is" in said
 
 
-@pytest.mark.parametrize("blind", two.NAMES)
+@pytest.mark.parametrize("blind", ["n1", pytest.param("n2", marks=pytest.mark.slow)])
 def test_data_that_one_host_lacks_are_said_on_both(hosts, blind, photos, tmp_path):
     run = tmp_path / "run"
     hosts.mount(blind, "-t", "tmpfs", "tmpfs", photos)
@@ -79,6 +80,7 @@ def test_data_that_one_host_lacks_are_said_on_both(hosts, blind, photos, tmp_pat
     assert f"{seeing}: error: rank {rank} on {blind}: --data-root {photos}" in said
 
 
+@pytest.mark.slow
 def test_a_problem_of_all_hosts_is_said_once(hosts, tmp_path):
     said = refused(hosts, tmp_path, "photos_vit_64", "--data-root", tmp_path / "nothing")
     assert said.count("error:") == 1

@@ -54,6 +54,7 @@ def test_a_host_whose_ranks_are_killed_ends_the_run_everywhere(hosts, tmp_path):
     assert status["reason"].startswith("rank 1 on n2 died")
 
 
+@pytest.mark.slow
 def test_the_host_of_rank_0_may_die_too(hosts, tmp_path):
     process, _, output = started(hosts, tmp_path)
     (victim,) = hosts.ranks("n1")
@@ -64,7 +65,7 @@ def test_the_host_of_rank_0_may_die_too(hosts, tmp_path):
     assert "error: rank 0 on n1 died" in output.read_text()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_the_first_error_is_shown_on_every_host(hosts, rank, tmp_path):
     process, run, output = started(hosts, tmp_path, trouble=f"crash {rank}")
     assert two.wait(process, 60) not in (0, None)
@@ -99,6 +100,7 @@ def test_ranks_whose_launcher_on_another_host_is_gone_save_and_leave(hosts, tmp_
     assert batch_of(checkpoints_of(run)[-1]) == status["update"]
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_come_are_named(hosts, tmp_path):
     meeting = ("--master_addr", two.ADDRESSES["n1"], "--master_port", two.free_port())
     alone = ["deepspeed", "--hostfile", "hosts", "--no_ssh", "--node_rank"]
@@ -132,6 +134,7 @@ def test_a_cut_link_ends_both_sides_and_names_the_ranks(hosts, tmp_path):
     assert json.loads((run / "status.json").read_text())["state"] == "error"
 
 
+@pytest.mark.slow
 def test_a_rank_that_stands_still_is_named(hosts, tmp_path):
     process, run, output = started(hosts, tmp_path, "--timeout", 10)
     (victim,) = hosts.ranks("n2")

@@ -65,6 +65,7 @@ def test_it_goes_on_with_both_hosts_and_then_with_one(hosts, tmp_path):
     assert found <= ALLOWED * YARDSTICK
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_run_on_every_host_and_is_not_a_failure(hosts, tmp_path):
     process, run, output = supervised(hosts, tmp_path, 3, "slow 0")
     wait_for(run / "metrics.jsonl", 90)
@@ -75,6 +76,7 @@ def test_a_signal_stops_the_run_on_every_host_and_is_not_a_failure(hosts, tmp_pa
     assert output.read_text().count("supervise: on") == 1
 
 
+@pytest.mark.slow
 def test_bad_input_is_not_tried_again(hosts, tmp_path):
     run, output = tmp_path / "run", tmp_path / "output"
     script = (two.ROOT / "scripts" / "train.py", "digits_vit", "--run-dir", run, "--optim.lr", -1)
