@@ -200,6 +200,11 @@ class Unbroken(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
+    @property
+    def encoding(self) -> str:  # pyright: ignore
+        """Without one tyro draws its boxes in ASCII."""
+        return self.stream.encoding
+
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
             self.stream.write(text)
