@@ -134,6 +134,5 @@ def test_bigvit_stop_and_a_time_limit_stop_a_run_after_a_checkpoint(tmp_path):
             process.wait()
         status = json.loads((run / "status.json").read_text())
         assert status["state"] == "requeue" and status["reason"].startswith(how)
-        (last,) = checkpoints_of(run)
-        read_weights(last)
+        read_weights(checkpoints_of(run)[-1])
         assert not (run / "stop").exists()
