@@ -3,13 +3,16 @@
 # pyright: reportPrivateImportUsage=false
 """This process among the others: joining them, agreeing with them, leaving them."""
 
+import contextlib
 import logging
 import os
 import socket
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -27,6 +30,8 @@ DOCTOR = (
 )
 PROBLEM = "!"  # before one, where the host's name is expected
 TELLING = 30.0  # seconds
+APART = "bigvit/apart"  # where a rank says that it cannot connect with the others
+ASK = 1.0  # seconds between looks at that
 _ROOTS: list[dist.Store] = []  # where the ranks met, kept open
 
 
@@ -147,13 +152,14 @@ def join(timeout: float) -> Ranks:
     device = _device()
     hosts = _meet(timeout)
     patience = timedelta(seconds=timeout + MARGIN)
-    deepspeed.init_distributed(
-        dist_backend="nccl" if device.type == "cuda" else "gloo",
-        auto_mpi_discovery=False,
-        timeout=patience,
-        verbose=False,
-    )
-    group: Any = dist.new_group(backend="gloo", timeout=patience)
+    with _connecting(timeout):
+        deepspeed.init_distributed(
+            dist_backend="nccl" if device.type == "cuda" else "gloo",
+            auto_mpi_discovery=False,
+            timeout=patience,
+            verbose=False,
+        )
+        group: Any = dist.new_group(backend="gloo", timeout=patience)
     return Ranks(dist.get_rank(), dist.get_world_size(), device, group, hosts)
 
 
@@ -192,12 +198,54 @@ def _meet(timeout: float) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _store(timeout: float) -> tuple[dist.TCPStore, list[str]]:
+@contextmanager
+def _connecting(timeout: float) -> Generator[None]:
+    """While the ranks connect with each other: one that cannot tells the others, which would wait
+    for it, some of them for ever."""
+    done = threading.Event()
+    threading.Thread(target=_wait_connected, args=(done, timeout), daemon=True).start()
+    try:
+        yield
+    except RuntimeError as error:
+        reason = (
+            f"rank {os.environ['RANK']} on {socket.gethostname()} met the others, and could not "
+            f"connect with them ({_first_line(error)}); {DOCTOR}"
+        )
+        done.set()
+        with contextlib.suppress(dist.DistError):
+            _ROOTS[0].set(APART, reason)
+        time.sleep(ASK + 1)  # the others read it
+        raise NotMet(reason) from None
+    finally:
+        done.set()
+
+
+def _wait_connected(done: threading.Event, timeout: float) -> None:
+    """End this process where another could not connect, or none says why in the time there is."""
+    reason, began = "", time.monotonic()
+    try:
+        store, _ = _store(timeout, serve=False)
+        while not reason and not done.wait(ASK):
+            if store.check([APART]):
+                reason = store.get(APART).decode()
+            elif time.monotonic() - began > timeout + MARGIN:
+                reason = f"the ranks met, and did not connect in {timeout:g} s; {DOCTOR}"
+    except (NotMet, dist.DistError):
+        reason = f"rank 0 ended while the ranks connected with each other; {DOCTOR}"
+    if not done.is_set():
+        if int(os.environ["LOCAL_RANK"]) == 0:
+            print(f"error: {reason}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(2)  # the launcher ends a host's ranks once one has ended
+        os._exit(1)
+
+
+def _store(timeout: float, serve: bool = True) -> tuple[dist.TCPStore, list[str]]:
     """The store at rank 0's address, where the ranks meet, and each rank's key there."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # torchrun's own process serves it; torch meets at this very store afterwards
-    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    serves = serve and rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         store = dist.TCPStore(
             address,

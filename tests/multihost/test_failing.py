@@ -100,6 +100,19 @@ def test_ranks_whose_launcher_on_another_host_is_gone_save_and_leave(hosts, tmp_
     assert batch_of(checkpoints_of(run)[-1]) == status["update"]
 
 
+def test_ranks_that_cannot_connect_end_at_once_and_say_so(hosts, tmp_path):
+    output, run = tmp_path / "output", tmp_path / "run"
+    script = (two.ROOT / "scripts" / "train.py", *LONG, "--run-dir", run)
+    launcher = hosts.launcher(GLOO_SOCKET_IFNAME="lo")  # each listens where the other cannot come
+    code = two.wait(hosts.popen("n1", [*launcher, *script], output), 90)
+    said = output.read_text()
+    assert code not in (0, None), said
+    for host in two.NAMES:
+        reason = r"rank \d on n\d met the others, and could not connect with them"
+        assert re.search(f"{host}: error: {reason}", said), said
+    assert "Traceback" not in said and not run.exists()
+
+
 @pytest.mark.slow
 def test_ranks_that_do_not_come_are_named(hosts, tmp_path):
     meeting = ("--master_addr", two.ADDRESSES["n1"], "--master_port", two.free_port())
