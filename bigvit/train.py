@@ -147,9 +147,9 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     else:
         code = DONE if outcome == "done" else REQUEUE
         asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""
-        reason = ranks.first_text(asked) if code == REQUEUE else ""
+        reason = "" if code == DONE else ranks.first_text(asked) or "--stop-after"
         if folder is not None:
-            folder.say(outcome, code, reason or (code == REQUEUE and "--stop-after") or "")
+            folder.say(outcome, code, reason)
             print(f"{outcome}: update {folder.update}, {folder.path}", flush=True)
     watch.leave()
     if folder is not None:
