@@ -21,7 +21,7 @@ from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
 from bigvit.engines.ranks import Ranks
 from bigvit.recipe import Recipe
-from bigvit.recipe.store import to_json
+from bigvit.recipe.store import digest
 
 DECODED = 8  # images of the first batch that every host decodes
 SEEN = 10.0  # seconds in which a new file must be seen on every host
@@ -40,7 +40,7 @@ def compare_hosts(
     if ranks.first_on_host:
         index = {"train": describe(train), "test": describe(test)}
         facts = {name: version(name) for name in PACKAGES}
-        facts["recipe"] = xxhash.xxh3_64_hexdigest(json.dumps(to_json(recipe)).encode())
+        facts["recipe"] = digest(recipe)
         for split, values in index.items():
             facts |= {f"index.{split}.{key}": value for key, value in values.items()}
         facts["pixels of the first batch"] = _pixels(recipe, train, batch)

@@ -188,14 +188,13 @@ def _recipe_and_data(
     from bigvit.data.sources import open_source
     from bigvit.recipe import Run
     from bigvit.recipe.find import find_recipe
-    from bigvit.recipe.store import to_json
+    from bigvit.recipe.store import digest
 
     root = None if question.data_root is None else Path(question.data_root)
-    digest = data = None
+    values = data = None
     try:
         _, recipe = find_recipe(question.recipe)
-        values = json.dumps(to_json(recipe), sort_keys=True)
-        digest = xxhash.xxh3_64_hexdigest(values.encode())
+        values = digest(recipe)
         check_data(recipe.data, Run(data_root=root))
         data = {}
         for split in ("train", "test"):
@@ -204,7 +203,7 @@ def _recipe_and_data(
             data[split] += f"digest {index['digest'][:16]}"
     except (ValueError, OSError) as error:
         problems.append(str(error))
-    return digest, data
+    return values, data
 
 
 def _ask(*command: str) -> str:

@@ -2,11 +2,14 @@
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 """Recipes to JSON and back, with the kind of every union's member written beside its values."""
 
+import json
 import logging
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import xxhash
 
 from bigvit.recipe.recipe import Recipe
 
@@ -26,6 +29,12 @@ def to_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [to_json(item) for item in value]
     return value
+
+
+def digest(recipe: Recipe) -> str:
+    """A short text that is the same where every value of two recipes is."""
+    values = json.dumps(to_json(recipe), sort_keys=True)
+    return xxhash.xxh3_64_hexdigest(values.encode())
 
 
 def recipe_from_json(value: Any) -> Recipe:
