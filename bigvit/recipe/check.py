@@ -24,7 +24,7 @@ from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.residual import FixedLayerScale, UniformLayerScale
 from bigvit.recipe.run import Run
 
-INDEX = ("images", "classes", "digest")
+INDEX = ("images", "classes", "digest", "contents")
 DAY = 86400  # seconds
 """What a data set's index is described by, in a checkpoint: index.train.digest."""
 
@@ -235,7 +235,7 @@ def _check_data(recipe: Recipe) -> None:
                 value = getattr(data, name)
                 _allow(f"data.{name}", value, value >= 1, "at least 1")
             tests = data.test_images
-            _allow("data.test_images", tests, tests is None or tests >= 1, "at least 1, or None")
+            _allow("data.test_images", tests, tests is None or tests >= 0, "0 or more, or None")
             _allow("data.erasing", data.erasing, 0 <= data.erasing <= 1, "in [0, 1]")
             _allow("data.flip", data.flip, 0 <= data.flip <= 1, "in [0, 1]")
             ratio = data.test_crop_ratio
