@@ -120,10 +120,7 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         except ValueError as error:
             problem = str(error)
     if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
-        problem = (
-            f"--run-dir {start.folder}: {blind} does not see there what {ranks.name(0)} writes; "
-            "checkpoints need a folder that all hosts share"
-        )
+        problem = f"--run-dir {start.folder}: {blind}"
     if ranks.agree(bool(problem)):
         watch.leave()
         if folder is not None:
