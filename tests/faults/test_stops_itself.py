@@ -96,7 +96,7 @@ def test_the_loss_guard_of_a_resumed_run_stops_as_the_unstopped_one(
     assert update > 11 and "(--loss-jump)" in unstopped
     assert train(tmp_path / "two", *guard, "--stop-after", update - 1) == 85
     said()
-    last = tmp_path / "two" / "checkpoints" / step_name(update - 1)
-    assert len(read_manifest(last).losses) == update - 1
     assert train(tmp_path / "two", *guard, "--resume", "auto") == 3
     assert said() == unstopped
+    last = tmp_path / "two" / "checkpoints" / step_name(update - 1)
+    assert len(read_manifest(last).losses) == update - 1
