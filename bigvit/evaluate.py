@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,13 @@ def evaluate(
     ranks: Ranks,
     workers: int = 0,
     labels: Sequence[Sequence[int]] | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    agreed: Callable[[Callable[[], Batch | None]], Batch | None] = lambda fetch: fetch(),
     among: Sequence[int] | None = None,
 ) -> Counts:
     """Count what `predict` gets right. Collective: every rank predicts equally often.
 
     Args:
-        interrupted: asked before every batch, with the same answer on every rank.
+        agreed: fetches a batch (none after the last), or raises; on every rank alike.
         workers: processes of this rank that decode.
         labels: the classes that count as right, by image number, instead of the source's one;
             an image without any is not counted (ReaL, arXiv:2006.07159).
@@ -80,16 +81,15 @@ def evaluate(
             ImageNet-A and -R (arXiv:1907.07174, 2006.16241); it is then counted among all, too.
 
     Raises:
-        Interrupted: it was, on every rank.
+        Interrupted: `agreed` did, on every rank.
     """
     began = time.perf_counter()
     views = [None] if among is None else [torch.tensor(among), None]
     total = torch.zeros(len(views), 3, dtype=torch.int64)
     loss = torch.zeros(len(views), dtype=torch.float64)
     bad = torch.zeros(0, dtype=torch.int64)
-    for batch in test_batches(source, data, batch_size, ranks.rank, ranks.world, workers):
-        if interrupted():
-            raise Interrupted
+    batches = test_batches(source, data, batch_size, ranks.rank, ranks.world, workers)
+    while (batch := agreed(partial(next, batches, None))) is not None:
         logits = predict(batch).cpu()
         right, valid = _right(batch, labels, logits.shape[1])
         for i, view in enumerate(views):

@@ -35,7 +35,7 @@ class BadImage(Exception):
         self.name, self.reason = name, reason
 
 
-class Unread(Exception):
+class Unread(OSError):
     """Images cannot be read here and now, through no fault of theirs."""
 
 
