@@ -42,7 +42,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        found = re.match(r"(\S+)\s+slots=(\d+)(\s|$)", line)
+        found = re.match(r"(\S+)\s+slots=([0-9]{1,4})(\s|$)", line)
         if found is None or int(found[2]) < 1:
             raise ValueError(
                 f"--hostfile {path}, line {number}: {line!r} is not HOST slots=N, with N the "

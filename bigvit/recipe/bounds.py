@@ -67,7 +67,7 @@ BOUNDS = {
     # data
     "image_size": Bound(1, 2**16),
     "train_images": Bound(1, 10**11),
-    "test_images": Bound(1, 10**11),
+    "test_images": Bound(0, 10**11),
     "classes": Bound(1, 10**8),
     "pixels": Bound(0, 2**16),
     "repeats": Bound(1, 1000),
@@ -114,6 +114,7 @@ BOUNDS = {
     "seed": Bound(0, 2**63 - 1),
     # runs
     "bad_images": _SHARE,
+    "init_grid": Bound(1, 2**16),
     "micro_batch": _BATCH,
     "checkpoint_activations": _SHARE,
     "workers": Bound(0, 1024),

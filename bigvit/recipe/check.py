@@ -1,3 +1,4 @@
+# pyright: reportUnknownVariableType=false
 """Refuse values that cannot train, before anything expensive. No torch here.
 
 Each number by itself is in `bounds.py`; here is what values mean for each other.
@@ -71,8 +72,7 @@ def check_run(run: Run) -> None:
         ValueError: names the option, the value given and what is allowed.
     """
     for path, value in leaves(run):
-        items: tuple[object, ...] = value if isinstance(value, tuple) else (value,)
-        for text in items:
+        for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str | Path):
                 check_text(_option(path), str(text))
     check_numbers(run, _option)

@@ -1,3 +1,4 @@
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Words that people and files give: text that can be a name or a path, and JSON that says one thing
 once. No torch here."""
 
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 from bigvit.recipe.bounds import shown
 
 MOST = 4095  # bytes of a path, and 255 of a name in it: Linux's limits
+DEEPEST = 64  # levels of JSON
 UNPRINTED = ("Cc", "Zl", "Zp")  # control characters, and what ends a line
 
 
@@ -82,16 +84,26 @@ def read_json(path: Path) -> Any:
         ValueError: it is not such JSON; the message says why, and does not name the file.
     """
     if path.exists() and not path.is_file():
-        raise ValueError("it is not a plain file")
+        raise OSError("it is not a plain file")
     try:
-        return json.loads(
+        value = json.loads(
             path.read_text(encoding="utf-8"),
             object_pairs_hook=_object,
             parse_constant=_refuse,
             parse_float=_finite,
         )
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError(f"it is nested deeper than {DEEPEST}") from None
+    if not _within([value], DEEPEST):
+        raise ValueError(f"it is nested deeper than {DEEPEST}")
+    return value
+
+
+def _within(value: Any, depth: int) -> bool:
+    """Whether nothing is nested deeper than this."""
+    items: Any = value.values() if isinstance(value, dict) else value
+    inner = [item for item in items if isinstance(item, dict | list)]
+    return not inner or depth > 0 and all(_within(item, depth - 1) for item in inner)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
