@@ -45,7 +45,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
         found = re.match(r"(\S+)\s+slots=([0-9]{1,4})(\s|$)", line)
         if found is None or int(found[2]) < 1:
             raise ValueError(
-                f"--hostfile {path}, line {number}: {line!r} is not HOST slots=N, with N the "
+                f"--hostfile {path}, line {number}: {line[:80]!r} is not HOST slots=N, with N the "
                 "number of GPUs to use there"
             )
         if found[1] in slots:

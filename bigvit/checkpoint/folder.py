@@ -177,7 +177,7 @@ def status_of(path: Path) -> dict[str, Any]:
             status["state"] = "killed"
     except (OSError, ValueError, KeyError, TypeError) as error:
         said = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} has no status yet, or a damaged one ({said})") from None
+        raise ValueError(f"{path} has no status yet, or status.json is damaged ({said})") from None
     return status
 
 

@@ -129,7 +129,8 @@ def check_tiling(pieces: Iterable[Piece]) -> None:
         ends = [0, *(piece.stop for piece in parts)]
         starts = [*(piece.start for piece in parts), parts[0].size]
         if ends != starts or len({(piece.shape, piece.dtype) for piece in parts}) != 1:
-            raise Damaged(f"the pieces of {key} {parts[0].shape} do not fit: {starts} and {ends}")
+            sizes = f"{shown(parts[0].shape)}, do not fit: {shown(starts)} and {shown(ends)}"
+            raise Damaged(f"the pieces of {key}, of shape {sizes}")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -148,7 +149,8 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         value = read_json(path)
         body = value["body"]
-        whole = value["format"] == FORMAT and value["digest"] == _digest_of(body)
+        whole = (value["format"], type(value["format"])) == (FORMAT, int)
+        whole = whole and value["digest"] == _digest_of(body)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{path} is damaged or missing ({type(error).__name__}: {error})") from None
     if not whole:
@@ -165,7 +167,10 @@ def read_manifest(folder: Path) -> Manifest:
         if size != file.bytes:
             what = "missing" if size is None else f"{size} bytes long instead of {file.bytes}"
             raise Damaged(f"{found} is {what}")
-    check_tiling(manifest.pieces)
+    try:
+        check_tiling(manifest.pieces)
+    except Damaged as error:
+        raise Damaged(f"{path} is damaged: {error}") from None
     return manifest
 
 

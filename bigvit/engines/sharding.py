@@ -237,4 +237,4 @@ def _json(value: Any) -> str:
 def _agrees(given: Any, filled: Any) -> bool:
     if isinstance(filled, dict) and isinstance(given, dict):
         return given.get("enabled", False) in (filled["enabled"], "auto")
-    return given in (filled, "auto")
+    return given in (filled, "auto") and not isinstance(given, bool)  # true would be 1
