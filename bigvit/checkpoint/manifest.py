@@ -85,6 +85,7 @@ class Manifest:
     pieces: tuple[Piece, ...]
     data: dict[str, Any] | None = None  # what the images were; None: not written yet, in older ones
     evaluation_due: bool = False  # the run was stopped before the evaluation at this batch
+    losses: tuple[float, ...] = ()  # of the updates before, as far as --loss-jump looks back
 
 
 SCALARS = {
