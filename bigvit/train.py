@@ -90,8 +90,11 @@ def _check_init(command: Command) -> None:
         raise ValueError(
             f"--init {init}: {command.name} trains from scratch; --starts-from NAME changes that"
         )
-    if init is not None and not init.startswith("timm:") and not Path(init).exists():
-        raise ValueError(f"--init {init}: there is no such file or folder")
+    if init is not None and not init.startswith("timm:"):
+        if not Path(init).exists():
+            raise ValueError(f"--init {init}: there is no such file or folder")
+        if not Path(init).is_file() and not Path(init).is_dir():
+            raise ValueError(f"--init {init}: it is neither a plain file nor a folder")
 
 
 def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> int:
