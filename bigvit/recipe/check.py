@@ -26,7 +26,7 @@ from bigvit.recipe.residual import FixedLayerScale
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
 
-INDEX = ("images", "classes", "digest")
+INDEX = ("images", "classes", "digest", "contents")
 """What a data set's index is described by, in a checkpoint: index.train.digest."""
 
 
