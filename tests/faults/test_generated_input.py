@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +257,7 @@ def test_manifests(folder, run, capfd) -> None:
 
 def _is_older(name: str, what: str, value: Any) -> bool:
     """What a manifest of before may lack, and what may be null."""
-    later = ("batch", "data", "evaluation_due")
+    later = ["batch", *(f.name for f in fields(manifests.Manifest) if f.default is not MISSING)]
     return (
         what == "missing"
         and name in later
