@@ -103,9 +103,9 @@ class Saver:
         self._copy.zero_()  # its pages are made now, not in the first copy
         self._writing: _Writing | None = None
         self._thread = threading.Thread()
-        self._attempt = int(ranks.sum(torch.tensor(secrets.randbits(32) * (ranks.rank == 0))))
-        if ranks.rank == 0:
+        if ranks.rank == 0:  # before the others come through below, and write there
             remove_leftovers(folder)
+        self._attempt = int(ranks.sum(torch.tensor(secrets.randbits(32) * (ranks.rank == 0))))
 
     @property
     def failed(self) -> bool:
@@ -125,6 +125,7 @@ class Saver:
                 written in the background.
         """
         self.wait()
+        self._attempt += 1  # rank 0 may still be removing one that failed
         whole = self.folder / step_name(batch)
         aside = self.folder / f".{whole.name}.{self._attempt:08x}.aside"
         scalars, update = self.engine.scalars(), batch - skipped
