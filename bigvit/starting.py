@@ -58,6 +58,8 @@ class Starting:
         self.socket.setblocking(False)
         with contextlib.suppress(OSError):  # another run of this parent at the same address
             self.socket.bind(self._door(self.local))
+        if self.world > 1:
+            self._find()
         threading.Thread(target=self._watch, name="starting", daemon=True).start()
 
     def checked(self, told: Callable[[str, int], None]) -> None:

@@ -112,7 +112,8 @@ class Watch:
         self.selector = selectors.DefaultSelector()
         self.leaving = False
         self.left: _Left | None = None
-        self.moved, self.least = _clock(), -1
+        self.moved = _clock()
+        self.least: int = -1
         self.died_at = self.sent = self.stood = self.stood_at = 0.0
         if ranks.world > 1:
             self._connect()

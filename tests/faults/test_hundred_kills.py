@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from by_hand import free_port
+from by_hand import free_port, listens
 from small import ROOT, differing, living, ranks_of
 
 from bigvit.checkpoint.folder import status_of
@@ -99,16 +99,6 @@ def _is_rank(process: psutil.Process) -> bool:
         return True
 
 
-def _listens(process: psutil.Process) -> bool:
-    """Whether a process has come to our first lines, where it takes signals."""
-    try:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-    except OSError:
-        return False
-    caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)  # pyright: ignore
-    return bool(caught >> 9 & 1)  # SIGUSR1
-
-
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
     recipe = tmp_path_factory.mktemp("recipe") / "small.py"
@@ -139,11 +129,16 @@ def launch(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(launch, tmp_path_factory) -> tuple[Path, float]:
     """The last checkpoint of the run that is not killed, and how long it takes."""
-    began = time.monotonic()
-    run = launch(tmp_path_factory.mktemp("whole") / "run")
-    run.seconds_to_end(300)
-    assert status_of(run.folder)["state"] == "done", run.output.read_text()
-    return checkpoints_of(run.folder)[-1], time.monotonic() - began
+    ends: list[tuple[float, Path]] = []
+    for name in ("first", "second"):  # the first one reads all from the disk
+        began = time.monotonic()
+        run = launch(tmp_path_factory.mktemp("whole") / name)
+        run.seconds_to_end(300)
+        assert status_of(run.folder)["state"] == "done", run.output.read_text()
+        ends.append((time.monotonic() - began, checkpoints_of(run.folder)[-1]))
+    assert differing(ends[0][1], ends[1][1]) == []
+    seconds, last = min(ends)
+    return last, seconds
 
 
 @pytest.mark.parametrize("kill", range(KILLS))
@@ -158,7 +153,7 @@ def test_a_kill_at_a_random_instant(kill, launch, whole, tmp_path):
     chosen = victims if whom == "all" else [draw.choice(victims)] if victims else []
     numbers = {process.pid: rank for rank, process in ranks_of(run.folder).items()}
     others = [rank for rank in ranks_of(run.folder).values() if rank not in chosen]
-    listened = any(map(_listens, others))
+    listened = any(listens(rank.pid) for rank in others)
     what: Any = [" ".join(each.cmdline())[:60] for each in chosen if each.is_running()]
     for victim in chosen:
         try:
