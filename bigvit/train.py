@@ -134,28 +134,28 @@ def _train(
         _say_without(command, start, ranks.world, reason, CRASHED)
         return _refuse(reason, int(os.environ["LOCAL_RANK"]), CRASHED)
     folder, problem = None, ""
+    outcome, code, reason = "error", BAD_INPUT, ""
     on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
-    if command.recipe.precision == "fp16" and on_cpu:
-        problem = "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here"
-    elif ranks.rank == 0:
-        try:
-            folder = opened = RunFolder(start.folder, command, ranks.world)
-            stop.asked_by_file = lambda: opened.asked_to_stop
-            watch.on_end = lambda why, code: opened.say(_state(code), code, why)
-        except ValueError as error:
-            problem = str(error)
-    if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
-        problem = (
-            f"--run-dir {start.folder}: {blind} does not see there what {ranks.name(0)} writes; "
-            "checkpoints need a folder that all hosts share"
-        )
-    asked = folder is not None and folder.asked_to_stop
-    refused, stopped = ranks.agree_each([bool(problem), asked])
-    outcome, code, reason = "error", BAD_INPUT, problem
     try:
+        if command.recipe.precision == "fp16" and on_cpu:
+            problem = "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here"
+        elif ranks.rank == 0:
+            try:
+                folder = opened = RunFolder(start.folder, command, ranks.world)
+                stop.asked_by_file = lambda: opened.asked_to_stop
+                watch.on_end = lambda why, code: opened.say(_state(code), code, why)
+            except ValueError as error:
+                problem = str(error)
+        if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
+            problem = (
+                f"--run-dir {start.folder}: {blind} does not see there what {ranks.name(0)} "
+                "writes; checkpoints need a folder that all hosts share"
+            )
+        stopped = folder is not None and folder.asked_to_stop
+        refused, stopped = ranks.agree_each([bool(problem), stopped])
         if refused:
-            pass
-        elif stopped:  # asked for when no job had the folder: this one honours it
+            raise Refused(problem)
+        if stopped:  # asked for when no job had the folder: this one honours it
             outcome, code, reason = "requeue", REQUEUE, f"{STOPPED}, before the start"
         else:
             outcome = run(command, cut, start, ranks, folder, stop.asked)

@@ -122,7 +122,7 @@ class Ranks:
 
 def alone() -> Ranks:
     """One process that joins nobody."""
-    return Ranks(0, 1, _device(), None)
+    return Ranks(0, 1, _device(), None, hosts=(socket.gethostname(),))
 
 
 def meet(timeout: float) -> Ranks:
