@@ -8,9 +8,11 @@ with it.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -28,6 +30,7 @@ KNOWN = 10.0  # seconds until it must be clear where the run folder is
 TELLING = 5.0  # seconds in which a status is written; a file system may hang
 LAST = 2.0  # seconds by which the rank that speaks ends first: the launcher then ends the others
 CRASHED, REQUEUE = 1, 85
+MEETING = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # variables that ranks of a run share
 
 
 def ranks_here() -> int | None:
@@ -56,6 +59,7 @@ class Starting:
         self.missed: float | None = None  # since when one is missing
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         with contextlib.suppress(OSError):  # another run of this parent at the same address
             self.socket.bind(self._door(self.local))
         if self.world > 1:
@@ -84,8 +88,8 @@ class Starting:
     def _door(self, number: int) -> str:
         """Where a rank of this host is told: no file, but an address that ends with its process."""
         parent = self.parent.pid if self.parent is not None else 0
-        where = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-        return f"\0bigvit/{parent}/{'/'.join(where)}/{number}"
+        where = "/".join(os.environ.get(name, "") for name in MEETING).encode()
+        return f"\0bigvit/{parent}/{hashlib.sha256(where).hexdigest()[:16]}/{number}"
 
     def _watch(self) -> None:
         while not self.closed.wait(LOOK) and not self.stop.looked:
@@ -130,8 +134,12 @@ class Starting:
 
     def _hear(self) -> None:
         with contextlib.suppress(OSError):
-            while word := json.loads(self.socket.recv(65536)):
-                self.left[word["rank"]] = (time.monotonic(), word["reason"], word["code"])
+            while True:
+                data, (sender, *_), *_ = self.socket.recvmsg(65536, socket.CMSG_SPACE(12))
+                if struct.unpack("3i", sender[2])[1] == os.getuid():  # of process, user, group
+                    word = json.loads(data)
+                    when = (time.monotonic(), word["reason"], word["code"])
+                    self.left.setdefault(word["rank"], when)
 
     def _find(self) -> None:
         """Ranks of the same parent that meet at the same address."""
@@ -141,10 +149,7 @@ class Starting:
                     continue
                 with contextlib.suppress(psutil.Error, ValueError):
                     theirs = process.environ()
-                    if all(
-                        theirs.get(name) == os.environ.get(name)
-                        for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-                    ):
+                    if all(theirs.get(name) == os.environ.get(name) for name in MEETING):
                         self.others[int(theirs.get("LOCAL_RANK", ""))] = process
 
     def _others_here(self) -> list[tuple[int, psutil.Process]]:
