@@ -12,9 +12,9 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
-from bigvit.checkpoint.folder import STOPPED, RunFolder
+from bigvit.checkpoint.folder import STOPPED, RunFolder, State
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.checkpoint.start import WAY_OUT, Refused, Start, plan_start
 from bigvit.data.check import check_data
@@ -106,6 +106,7 @@ def _check_init(command: Command) -> None:
 def _train(
     command: Command, cut: Layout, start: Start, stop: StopRequest, starting: Starting
 ) -> int:
+    from bigvit.ahead import RankFailed
     from bigvit.alike import blind_to
     from bigvit.checkpoint.save import NotSaved
     from bigvit.checkpoint.weights import Unfit
@@ -134,7 +135,7 @@ def _train(
         _say_without(command, start, ranks.world, reason, CRASHED)
         return _refuse(reason, int(os.environ["LOCAL_RANK"]), CRASHED)
     folder, problem = None, ""
-    outcome, code, reason = "error", BAD_INPUT, ""
+    code, reason = BAD_INPUT, ""
     on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
     try:
         if command.recipe.precision == "fp16" and on_cpu:
@@ -147,21 +148,18 @@ def _train(
             except ValueError as error:
                 problem = str(error)
         if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
-            problem = (
-                f"--run-dir {start.folder}: {blind} does not see there what {ranks.name(0)} "
-                "writes; checkpoints need a folder that all hosts share"
-            )
+            problem = f"--run-dir {start.folder}: {blind}"
         stopped = folder is not None and folder.asked_to_stop
         refused, stopped = ranks.agree_each([bool(problem), stopped])
         if refused:
             raise Refused(problem)
         if stopped:  # asked for when no job had the folder: this one honours it
-            outcome, code, reason = "requeue", REQUEUE, f"{STOPPED}, before the start"
+            code, reason = REQUEUE, f"{STOPPED}, before the start"
         else:
             outcome = run(command, cut, start, ranks, folder, stop.asked)
             asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""
+            reason = "" if outcome == "done" else ranks.first_text(asked) or "--stop-after"
             code = DONE if outcome == "done" else REQUEUE
-            reason = "" if code == DONE else ranks.first_text(asked) or "--stop-after"
     except Damaged as error:
         reason = f"--resume {command.run.resume}: {error}; {WAY_OUT}"
     except (Refused, Unfit) as error:
@@ -170,6 +168,10 @@ def _train(
         code, reason = STOPPED_ITSELF, str(error)
     except NotSaved as error:
         code, reason = CRASHED, str(error)
+    except RankFailed as error:
+        if (cause := error.__cause__) is not None and not isinstance(cause, OSError):
+            traceback.print_exception(cause)
+        code, reason = CRASHED, str(error)
     except BaseException as error:
         watch.failed(f"crashed: {type(error).__name__}: {error}")
         traceback.print_exc()
@@ -177,22 +179,19 @@ def _train(
     watch.ending()
     if folder is not None:
         if code != BAD_INPUT:  # of which nothing was changed: its status stays as it was
-            try:
-                folder.say(outcome, code, reason)
-            except OSError as error:  # a full disk: why the run ended is said below
-                print(f"error: {folder.path}/status.json: {error}", file=sys.stderr, flush=True)
-                code = code or CRASHED
-        if outcome != "error":
-            print(f"{outcome}: update {folder.update}, {folder.path}", flush=True)
+            _tell(folder, _state(code), code, reason)
+        if code in (DONE, REQUEUE):
+            print(f"{_state(code)}: update {folder.update}, {folder.path}", flush=True)
         elif code != BAD_INPUT:
             print(f"error: {reason}", file=sys.stderr, flush=True)
         folder.close()
-    watch.leave(reason if outcome == "error" else "", code)
+    watch.leave("" if code in (DONE, REQUEUE) else reason, code)
     return _refuse(reason, ranks.rank) if code == BAD_INPUT else code
 
 
-def _state(code: int) -> Literal["requeue", "error"]:
-    return "requeue" if code == REQUEUE else "error"
+def _state(code: int) -> State:
+    states: dict[int, State] = {DONE: "done", REQUEUE: "requeue"}
+    return states.get(code, "error")
 
 
 def _say_without(command: Command, start: Start, world: int, reason: str, code: int) -> None:
@@ -210,6 +209,14 @@ def _say_without(command: Command, start: Start, world: int, reason: str, code: 
                 folder.close()
             return
         time.sleep(0.2)
+
+
+def _tell(folder: RunFolder, state: State, code: int, reason: str) -> None:
+    """Write why the run ended. It ends like that, too, where the disk is full."""
+    try:
+        folder.say(state, code, reason)
+    except OSError as error:
+        print(f"warning: status.json cannot be written ({error})", file=sys.stderr, flush=True)
 
 
 def _refuse_early(message: str, rank: int) -> int:

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from bigvit.checkpoint.files import write_json
+from bigvit.checkpoint.files import append, write_json
 from bigvit.recipe import Command
 from bigvit.recipe.store import to_json
 
@@ -40,7 +40,7 @@ class RunFolder:
     """The open run folder of rank 0: locked until it is closed or the process ends, however that
     happens. The lock is the process's: opening and closing `lock` again would free it.
 
-    Nothing but the lock, and why a job ended, is written before the run is accepted (`take_up`).
+    Nothing but the lock, and why a job ended, is written before the run is accepted.
     """
 
     def __init__(self, path: Path, command: Command, world: int) -> None:
@@ -116,21 +116,15 @@ class RunFolder:
             for made in reversed(self._made):
                 with contextlib.suppress(OSError):  # a folder that holds why the job ended
                     made.rmdir() if made.is_dir() else made.unlink()
-        self.lock.close()
+        with contextlib.suppress(OSError):
+            self.lock.close()
 
-    def take_up(self, batch: int, update: int, evaluation_due: bool = False) -> None:
-        """The run is accepted, and goes on after this many global batches, of which as many as
-        `update` were applied; log lines of what comes after will be made again, that of an
-        evaluation at this batch included where it is due."""
-        self.accepted = True
-        (self.path / "checkpoints").mkdir(exist_ok=True)
-        self._describe()
-        self.update = update
-        self._forget_after(batch, evaluation_due)
-        self.say("running")
-
-    def _describe(self) -> None:
-        command = self.command
+    def accept(self) -> None:
+        """Every check has passed: describe what is run."""
+        command, checkpoints = self.command, self.path / "checkpoints"
+        if not checkpoints.exists():
+            checkpoints.mkdir()
+            self._made.append(checkpoints)
         description = {
             "name": command.name,
             "recipe": to_json(command.recipe),
@@ -142,6 +136,7 @@ class RunFolder:
             "git": _git_revision(),
         }
         write_json(self.path / "recipe.json", description)
+        self.accepted = True
 
     def say(self, state: State, exit_code: int | None = None, reason: str = "") -> None:
         """Write status.json: what the run does, or why it ended. A request to stop that was
@@ -162,8 +157,7 @@ class RunFolder:
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        with self.metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        append(self.metrics, f"{json.dumps(line)}\n".encode())
 
     def list_bad(self, names: Sequence[str]) -> int:
         """Add to bad_images.txt the names that are not in it, and say how many those are."""
@@ -173,11 +167,12 @@ class RunFolder:
         if self.bad_images.exists():
             known.update(self.bad_images.read_text().splitlines())
         new = [name for name in names if name not in known]
-        with self.bad_images.open("a") as file:
-            file.writelines(f"{name}\n" for name in new)
+        append(self.bad_images, "".join(f"{name}\n" for name in new).encode())
         return len(new)
 
-    def _forget_after(self, batch: int, evaluation_due: bool) -> None:
+    def forget_after(self, batch: int, evaluation_due: bool = False) -> None:
+        """The run goes on after this many global batches: log lines of what comes after will be
+        made again, that of an evaluation at this batch included where it is due."""
         if not self.metrics.exists():
             return
         kept = []

@@ -55,7 +55,7 @@ def test_a_refused_start_leaves_what_another_job_has_written_meanwhile(tmp_path)
     folder.close()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["stop"]
     again = RunFolder(tmp_path / "run", command, 1)
-    again.take_up(0, 0)
+    again.accept()
     again.close()
     assert (tmp_path / "run" / "lock").exists()
 

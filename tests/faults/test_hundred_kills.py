@@ -169,6 +169,7 @@ def test_a_kill_at_a_random_instant(kill, launch, whole, tmp_path):
         status = {"state": "absent", "reason": str(error)}
     print(f"{about}: {took:.1f} s, {status['state']} {status['reason']!r}")
     assert took < SOON, f"{about}\n{said}"
+    assert chosen or status["state"] == "done", f"{about}\n{said}"
     told = f"{said}\n{status['reason']}"
     if whom != "all" and listened and status["state"] != "done":
         rank = numbers.get(chosen[0].pid, r"\d") if chosen else r"\d"

@@ -45,7 +45,8 @@ try:
     folder = RunFolder(Path(sys.argv[1]), command, 1)
 except ValueError as error:
     sys.exit(str(error))
-folder.take_up(0, 0)
+folder.accept()
+folder.say("running")
 print(status_of(Path(sys.argv[1]))["state"])
 """
 

@@ -71,7 +71,7 @@ def checkpoint(run: Path, update: int, recipe: Recipe = digits_vit) -> Path:
 def run_dir(tmp_path: Path) -> Path:
     """A run that was started, and has no checkpoint."""
     with opened(tmp_path / "run") as folder:
-        folder.take_up(0, 0)
+        folder.accept()
         return tmp_path / "run"
 
 
@@ -219,7 +219,7 @@ def test_a_checkpoint_does_not_go_on_in_a_folder_that_holds_another_run(
     tmp_path: Path, run_dir: Path
 ) -> None:
     with opened(tmp_path / "other") as folder:
-        folder.take_up(0, 0)
+        folder.accept()
         (tmp_path / "other" / "metrics.jsonl").touch()
     said = refusal(
         tmp_path, command(run_dir=tmp_path / "other", resume=str(checkpoint(run_dir, 2)))
@@ -279,7 +279,7 @@ def test_find_checkpoint_takes_a_checkpoint_or_a_runs_newest(run_dir: Path) -> N
 
 def test_recipe_json_says_what_is_run(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as folder:
-        folder.take_up(0, 0)
+        folder.accept()
         described = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert described["name"] == "digits_vit"
     assert described["recipe"] == to_json(digits_vit)
@@ -301,7 +301,7 @@ def held(path: Path) -> "subprocess.Popen[str]":
 
 def test_a_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as folder:
-        folder.take_up(0, 0)
+        folder.say("running")
         before = everything(tmp_path)
         other = held(tmp_path / "run")
         said, _ = other.communicate(timeout=60)
@@ -346,13 +346,13 @@ def test_lines_after_the_resumed_update_and_broken_ones_are_dropped(tmp_path: Pa
     lines = [{"update": n, "loss": 1 / n} for n in (10, 20, 30, 40)]
     lines.insert(2, {"update": 20, "top1": 50.0})
     with opened(tmp_path) as folder:
-        folder.take_up(0, 0)
+        folder.forget_after(0)
         for line in lines:
             folder.log(line)
         with folder.metrics.open("a") as file:
             file.write('{"update": 1')
     with opened(tmp_path) as folder:
-        folder.take_up(20, 20)
+        folder.forget_after(20)
         folder.log({"update": 30, "loss": 9.0})
     read = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert read == [*lines[:3], {"update": 30, "loss": 9.0}]
@@ -365,13 +365,13 @@ def test_a_line_that_says_no_update_is_dropped(tmp_path: Path, broken: str) -> N
     whole = '{"update": 1, "loss": 2.0}\n'
     (tmp_path / "metrics.jsonl").write_text(f"{broken}\n{whole}{broken}")
     with opened(tmp_path) as folder:
-        folder.take_up(1, 1)
+        folder.forget_after(1)
     assert (tmp_path / "metrics.jsonl").read_text() == whole
 
 
 def test_a_run_without_lines_yet_can_be_taken_up(tmp_path: Path) -> None:
     with opened(tmp_path) as folder:
-        folder.take_up(0, 0)
+        folder.forget_after(0)
         assert not folder.metrics.exists()
 
 
@@ -380,7 +380,8 @@ def test_status_json_says_what_the_run_does_and_why_it_ended(tmp_path: Path) -> 
         return json.loads((tmp_path / "status.json").read_text())
 
     with opened(tmp_path) as folder:
-        folder.take_up(7, 7)
+        folder.update = 7
+        folder.say("running")
         first = status()
         assert (first["state"], first["update"], first["exit_code"]) == ("running", 7, None)
         assert first["process"] == os.getpid()
