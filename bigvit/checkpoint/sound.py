@@ -90,7 +90,6 @@ def _sums(folder: Path, manifest: Manifest, ranks: Ranks) -> tuple[torch.Tensor,
                         unsound = unsound or key
                     elif key.startswith("weight/"):
                         sums += torch.stack([square, torch.tensor(float(len(part)))])
-        ranks.went_on()
     return sums, unsound
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from by_hand import TINY, ByHand, Ended, free_port
@@ -17,7 +18,7 @@ from bigvit.checkpoint.folder import status_of
 SOON = 20
 
 
-def started(tmp_path: Path, **options: object) -> ByHand:
+def started(tmp_path: Path, **options: Any) -> ByHand:
     (tmp_path / "said").mkdir()
     arguments = ("digits_vit", *TINY, "--run-dir", tmp_path / "run", "--workers", 0)
     return ByHand(2, *arguments, folder=tmp_path / "said", **options)
