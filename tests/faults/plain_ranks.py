@@ -28,7 +28,7 @@ TIMEOUT = 4.0
 
 def joined() -> Ranks:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.TCPStore(
+    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         "127.0.0.1", int(os.environ["MASTER_PORT"]), None, rank == 0, timedelta(seconds=60), False
     )
     hosts = ("here",) * world
