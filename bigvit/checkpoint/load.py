@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bigvit.checkpoint.manifest import Damaged, Manifest, Piece, verify
@@ -114,8 +114,14 @@ def _by_key(manifest: Manifest) -> dict[str, list[Piece]]:
 
 def _open(folder: Path, manifest: Manifest, opened: ExitStack) -> dict[str, Any]:
     """A checkpoint's files by name, open until `opened` is closed."""
-    names = [file.name for file in manifest.files]
-    return {name: opened.enter_context(safe_open(folder / name, framework="pt")) for name in names}
+    files: dict[str, Any] = {}
+    for file in manifest.files:
+        path = folder / file.name
+        try:
+            files[file.name] = opened.enter_context(safe_open(path, framework="pt"))
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch's, of one that is gone
+            raise Damaged(f"{path} cannot be opened ({error})") from None
+    return files
 
 
 def _read(files: dict[str, Any], pieces: list[Piece], start: int, view: Tensor) -> None:

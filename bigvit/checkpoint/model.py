@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
@@ -65,7 +64,7 @@ def read_checkpoint(
             found, reason, gone, refused = None, "", False, False
             try:
                 found = _read(checkpoint, average, flag, ranks)
-            except (OSError, SafetensorError, Damaged) as error:
+            except (OSError, Damaged) as error:
                 reason, gone = str(error) or repr(error), not os.path.lexists(checkpoint)
             except ValueError as error:
                 reason, refused = str(error), True

@@ -147,12 +147,12 @@ class TorchFile:
         if archive is not None:
             info = archive.getinfo(f"{self._folder}data/{key}")
             with archive.open(info) as member:  # compares its CRC
-                return _filled(member.readinto, info.file_size)
+                return _filled(member, info.file_size)
         start, length = self._places[key]
         if start + length > file.seek(0, 2):
             raise ValueError("it is cut short")
         file.seek(start)
-        return _filled(file.readinto, length)
+        return _filled(file, length)
 
 
 def _shaped(stored: Stored, raw: Tensor) -> Tensor:
@@ -163,11 +163,12 @@ def _shaped(stored: Stored, raw: Tensor) -> Tensor:
     return raw.view(stored.dtype).as_strided(stored.shape, stored.stride, first)
 
 
-def _filled(readinto: Any, length: int) -> Tensor:
+def _filled(file: Any, length: int) -> Tensor:
+    """The next bytes of a file, as they are."""
     raw = torch.empty(length, dtype=torch.uint8)
-    view, done = memoryview(raw.numpy()), 0
+    view, done = raw.numpy().data, 0
     while done < length:
-        if not (got := readinto(view[done : done + (1 << 24)])):
+        if not (got := file.readinto(view[done : done + (1 << 24)])):
             raise ValueError("it is cut short")
         done += got
     return raw
