@@ -24,7 +24,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("races")
     for i, size in enumerate(SIZES):
         saved(root / f"run{i}", recipe_of(size), i + 1)
-        export(root / f"run{i}", root / f"export{i}")
+        assert main(["export", str(root / f"run{i}"), "--out", str(root / f"export{i}")]) == 0
     return [root / f"run{i}" for i in range(2)]
 
 
