@@ -75,11 +75,10 @@ def of_timm(model: Model) -> nn.Module:
             made = timm.create_model("resnet50", layers=(1, 1, 1, 1), num_classes=10)
         case _:
             made = T2T_ViT(SIZE, 48, 2, 3, 32, 10)
-    positions = getattr(made, "pos_embed", None)
-    fixed = positions.clone() if isinstance(model, T2TViT) else None
+    fixed = made.pos_embed.clone() if isinstance(made, T2T_ViT) else None
     randomised(made)
     if fixed is not None:
-        made.pos_embed.data = fixed
+        made.pos_embed.data = fixed  # type: ignore[union-attr]
     return made
 
 

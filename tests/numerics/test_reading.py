@@ -191,7 +191,8 @@ def test_a_reader_beside_a_writer_that_prunes_never_fails(tmp_path: Path, capfd:
 
 def on_ranks(world: int, work: Callable[[Ranks], Any]) -> list[Any]:
     """What work returns, or raises, on ranks that are threads here, connected by gloo."""
-    store, found = dist.HashStore(), [None] * world
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    found: list[Any] = [None] * world
 
     def one(rank: int) -> None:
         group: Any = dist.ProcessGroupGloo(store, rank, world, timedelta(seconds=30))
@@ -199,7 +200,7 @@ def on_ranks(world: int, work: Callable[[Ranks], Any]) -> list[Any]:
         try:
             found[rank] = work(Ranks(rank, world, torch.device("cpu"), group, hosts))
         except Exception as error:
-            found[rank] = error  # type: ignore[call-overload]
+            found[rank] = error
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(world)]
     for thread in threads:
