@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from bigvit.checkpoint.files import rename
-from bigvit.checkpoint.folder import CLASSES
+from bigvit.checkpoint.folder import class_names
 from bigvit.checkpoint.manifest import verify_file
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.save import write_tensors
@@ -81,8 +81,7 @@ def export(
     source, grid = recipe.model.grid(recipe.data.image_size), recipe.model.grid(size)
     if "pos_embed" in model and grid != source:
         model["pos_embed"] = resample_positions(model["pos_embed"], source, grid, recipe.resampling)
-    names = run_of(found.checkpoint) / CLASSES
-    classes = json.loads(names.read_text()) if names.is_file() else None
+    classes = class_names(run_of(found.checkpoint), recipe.model.num_classes)
     config = timm_config(recipe, size, classes)  # refused before anything is written
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):

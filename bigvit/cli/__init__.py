@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit import __version__
+from bigvit.arguments import Parser
 from bigvit.cli import models, pictures
 
 
@@ -20,7 +21,7 @@ def main(args: Sequence[str] | None = None) -> int:
     code = 0
     try:
         try:
-            options = _parser().parse_args(args)
+            options = _parser().parse_args(sys.argv[1:] if args is None else args)
             code = options.run(options) or 0
         finally:
             sys.stdout.flush()  # here, where a closed pipe is noticed: `bigvit list | head`
@@ -33,7 +34,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="bigvit",
         description="Train large Vision Transformers by named recipes: "
         "deepspeed scripts/train.py RECIPE starts a training, these commands do the rest.",
@@ -110,11 +111,12 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    from bigvit.recipe.check import leaves
+    from bigvit.recipe.check import check_recipe, leaves
     from bigvit.recipe.find import find_recipe
     from bigvit.recipe.store import to_json
 
     name, recipe = find_recipe(options.recipe)
+    check_recipe(recipe)
     if options.json:
         print(json.dumps(to_json(recipe), indent=2))
         return
@@ -165,7 +167,7 @@ def _status(options: argparse.Namespace) -> None:
 
     status = status_of(options.path)
     keys = ("state", "update", "exit_code", "time", "host", "process", "reason")
-    _print_table([keys, tuple(str(status[key]) for key in keys)])
+    _print_table([keys, tuple(str(status.get(key)) for key in keys)])
 
 
 def _hosts(options: argparse.Namespace) -> int:

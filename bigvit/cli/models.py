@@ -47,7 +47,7 @@ def size_of(options: argparse.Namespace) -> int | tuple[int, int] | None:
     """What `--image-size` says."""
     if (given := options.image_size) is None:
         return None
-    if len(given) > 2 or min(given) < 1:
+    if len(given) > 2:
         raise ValueError(f"--image-size: {given} is not one or two numbers of pixels")
     return given[0] if len(given) == 1 else (given[0], given[1])
 
@@ -64,12 +64,14 @@ def data_root_of(options: argparse.Namespace, path: Path) -> Path | None:
     """Where `--data-root` says that the data are, or where the run found them."""
     if options.data_root is not None:
         return options.data_root
+    from bigvit.recipe.words import read_json
+
     described = run_folder_of(path) / "recipe.json"
     try:
-        root = json.loads(described.read_text())["run"]["data_root"]
+        root = Path(read_json(described)["run"]["data_root"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if root == "None" else Path(root)
+    return None if root == Path("None") else root
 
 
 def refuse_no_checkpoint(path: Path) -> None:
@@ -80,10 +82,6 @@ def refuse_no_checkpoint(path: Path) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    if options.batch_size < 1:
-        raise ValueError(
-            f"--batch-size: {options.batch_size} is not allowed; it must be at least 1"
-        )
     size, root = size_of(options), data_root_of(options, options.path)
     refuse_no_checkpoint(options.path)
     from bigvit.evaluate import evaluate_checkpoint

@@ -63,7 +63,7 @@ def _samples(options: argparse.Namespace) -> None:
     _, recipe = find_recipe(options.recipe)
     if (size := size_of(options)) is not None:
         recipe = replace(recipe, data=replace(recipe.data, image_size=size))
-        check_recipe(recipe)
+    check_recipe(recipe)
     if not 0 <= options.batch < recipe.updates:
         raise ValueError(f"--batch: {options.batch} is not one of 0 to {recipe.updates - 1}")
     count = min(32, recipe.batch_size) if options.count is None else options.count
@@ -81,9 +81,6 @@ def _samples(options: argparse.Namespace) -> None:
 
 
 def _offsets(options: argparse.Namespace) -> None:
-    for name in ("count", "pairs"):
-        if (value := getattr(options, name)) < 1:
-            raise ValueError(f"--{name}: {value} is not allowed; it must be at least 1")
     refuse_no_checkpoint(options.path)
     from bigvit.offsets import draw_offsets, guess
 
@@ -96,8 +93,6 @@ def _offsets(options: argparse.Namespace) -> None:
 
 
 def _attention(options: argparse.Namespace) -> None:
-    if options.layers < 1:
-        raise ValueError(f"--layers: {options.layers} must be at least 1")
     size, run = size_of(options), run_folder_of(options.path)
     refuse_no_checkpoint(options.path)
     from bigvit import looks
@@ -111,8 +106,6 @@ def _attention(options: argparse.Namespace) -> None:
 
 
 def _branches(options: argparse.Namespace) -> None:
-    if options.images < 1:
-        raise ValueError(f"--images: {options.images} must be at least 1")
     for path in options.paths:
         refuse_no_checkpoint(path)
     from bigvit.branches import draw, ratios
