@@ -129,6 +129,7 @@ def recipe_of(data: Data, model: Model, seed: int, updates: int, lr: float = LR)
         trainable="all",
         layer_decay=1.0,
         starts_from=None,
+        resampling="antialiased",
         batch_size=data.batch_size,
         precision="fp32",
         ema=None,

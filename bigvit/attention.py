@@ -20,9 +20,8 @@ from bigvit.data.decode import image_of
 from bigvit.layers.attention import Attention
 from bigvit.layers.class_attention import ClassAttention
 from bigvit.models import ClassTokenTransformer, Output
-from bigvit.recipe import ImageSize
 from bigvit.task import Task
-from bigvit.trained import trained
+from bigvit.trained import Trained
 
 
 class Look(NamedTuple):
@@ -35,27 +34,18 @@ class Look(NamedTuple):
     predictions: list[tuple[float, str]]  # probability and class, the most probable first
 
 
-def look(
-    checkpoint: Path,
-    images: Sequence[Path],
-    layers: int = 2,
-    image_size: ImageSize | None = None,
-    ema: bool = False,
-) -> list[Look]:
-    """Show a checkpoint's model some images, prepared as test images are.
+def look(model: Trained, images: Sequence[Path], layers: int = 2) -> list[Look]:
+    """Show a trained model some images, prepared as test images are.
 
     Args:
         layers: at most so many, the last ones; CaiT has two.
-        image_size: another resolution than the recipe's; positions are resampled.
-        ema: the average of the weights instead of them.
 
     Raises:
-        Damaged: the checkpoint is not whole.
         ValueError: an image cannot be read, or the model has no class token.
     """
-    _, task = trained(checkpoint, image_size, ema)
+    task = model.task
     count = task.recipe.model.num_classes
-    classes = class_names(run_of(checkpoint), count) or []
+    classes = class_names(run_of(model.checkpoint), count) or []
     classes += map(str, range(len(classes), count))
     return [_look(task, path, classes, layers) for path in images]
 

@@ -1,5 +1,7 @@
 """What residual branches weigh beside the main branch (thesis figure 3.6)."""
 
+import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,12 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from bigvit.checkpoint.start import run_of
+from bigvit.checkpoint.manifest import Damaged
+from bigvit.checkpoint.start import checkpoints_of, run_of
 from bigvit.data.loader import test_batches
 from bigvit.data.sources import open_source
 from bigvit.models import ClassTokenTransformer
 from bigvit.pictures import Curve, page, plot
 from bigvit.trained import trained
+
+log = logging.getLogger(__name__)
 
 # the norms that a block's attention and MLP branches begin with
 NORMS = (("norm1", "norm2"), ("attns.0.norm", "ffns.0.norm"))
@@ -29,14 +34,29 @@ class Ratios(NamedTuple):
     mlp: list[float]
 
 
-def ratios_of(checkpoint: Path, images: int, data_root: Path | None) -> Ratios:
-    """Of a checkpoint's model, by the first test images of its recipe.
+def ratios(path: Path, images: int, data_root: Path | None) -> list[Ratios]:
+    """Of the model of a checkpoint, or of every whole one of a run, by the first test images of its
+    recipe.
 
     Raises:
-        Damaged: the checkpoint is not whole.
+        Damaged: none is whole.
         ValueError: the data set is not there, or is not the recipe's.
     """
-    manifest, task = trained(checkpoint)
+    found: list[Ratios] = []
+    for checkpoint in checkpoints_of(path):
+        try:
+            found.append(_ratios_of(checkpoint, images, data_root))
+        except ValueError as error:
+            if not os.path.lexists(checkpoint):
+                continue  # it was pruned meanwhile
+            if not isinstance(error, Damaged):
+                raise
+            log.warning("%s; it is left out", error)
+    return found or [_ratios_of(path, images, data_root)]
+
+
+def _ratios_of(path: Path, images: int, data_root: Path | None) -> Ratios:
+    checkpoint, manifest, task = trained(path)
     data = task.recipe.data
     batch = next(test_batches(open_source(data, "test", data_root), data, images, 0, 1, 0))
     # in float64: a branch of 1e-6 of the stream is what is left of a difference

@@ -137,7 +137,7 @@ def _right(
 
 
 def evaluate_checkpoint(
-    checkpoint: Path,
+    path: Path,
     batch_size: int,
     data_root: Path | None = None,
     workers: int | None = None,
@@ -146,7 +146,8 @@ def evaluate_checkpoint(
     labels: Path | None = None,
     ema: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate a checkpoint in this process alone, and say which one it was.
+    """Evaluate a checkpoint, or a run folder's newest, in this process alone, and say which one it
+    was.
 
     The test set's classes are the run's by their names, or by their numbers where they are called 0
     to the last. Where it has only some of them, the logits of these are compared, as is done for
@@ -159,10 +160,10 @@ def evaluate_checkpoint(
         labels: ReaL's real.json: for each image in the order of names, the classes that are right.
 
     Raises:
-        Damaged: the checkpoint is not whole.
+        Damaged: no checkpoint is whole.
         ValueError: the data set is not there or not the recipe's, or a value does not fit.
     """
-    manifest, task = trained(checkpoint, image_size, ema, crop_ratio)
+    checkpoint, manifest, task = trained(path, image_size, ema, crop_ratio)
     recipe = task.recipe
     test_set = open_source(recipe.data, "test", data_root)
     test_set, among, by = _by_the_runs_classes(test_set, checkpoint, recipe.data.classes)

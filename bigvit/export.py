@@ -1,14 +1,25 @@
 """Weights for the rest of the world: a folder that timm loads."""
 
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bigvit.checkpoint.files import rename, write_json
+from torch import Tensor
+
+from bigvit.checkpoint.files import rename
 from bigvit.checkpoint.folder import class_names
-from bigvit.checkpoint.load import read_model
+from bigvit.checkpoint.manifest import verify_file
+from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.start import run_of
-from bigvit.checkpoint.weights import resample_positions
+from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, resample_positions
 from bigvit.recipe import (
     CaiT,
     ClassAttention,
@@ -16,6 +27,7 @@ from bigvit.recipe import (
     ImageSize,
     LayerScale,
     Model,
+    ParallelViT,
     Recipe,
     ResNet,
     Swin,
@@ -23,9 +35,9 @@ from bigvit.recipe import (
     ViT,
     sides,
 )
-from bigvit.recipe.store import recipe_from_json
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+log = logging.getLogger(__name__)
+OURS = re.compile(rf"{EXPORTED}|{CONFIG}|\.({EXPORTED}|{CONFIG})(\.[0-9a-f]{{8}})?\.aside")
 
 # timm's entry point of a ViT by width; every value of the model is given beside it
 ARCHITECTURES = {
@@ -37,6 +49,7 @@ ARCHITECTURES = {
 }
 
 LAYERS = {
+    ParallelViT: {"first_conv": "patch_embed.proj", "classifier": "head"},
     ViT: {"first_conv": "patch_embed.proj", "classifier": "head"},
     CaiT: {"first_conv": "patch_embed.proj", "classifier": "head"},
     Swin: {"first_conv": "patch_embed.proj", "classifier": "head.fc"},
@@ -46,40 +59,92 @@ LAYERS = {
 
 
 def export(
-    checkpoint: Path, folder: Path, image_size: ImageSize | None = None, ema: bool = False
+    path: Path, folder: Path, image_size: ImageSize | None = None, ema: bool = False
 ) -> Path:
-    """Write a checkpoint's model, without its training heads, so that
-    `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it with the same logits.
+    """Write the model of a checkpoint, or of a run folder's newest, without its training heads, so
+    that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it with the same logits.
 
     Args:
         image_size: for images of another size than the recipe's; positions are resampled.
         ema: the average of the weights instead of them.
 
     Raises:
-        Damaged: the checkpoint is not whole.
+        Damaged: no checkpoint is whole.
         OSError: the folder cannot be written.
-        ValueError: timm has no such model.
+        ValueError: timm has no such model, or the folder holds something else, or another export
+            is being written there.
     """
-    manifest, model = read_model(checkpoint, "ema" if ema else "weight")
-    recipe = recipe_from_json(manifest.recipe)
+    _refuse_strangers(folder)
+    found = read_checkpoint(path, ema)
+    recipe, model = found.recipe, found.model
     size = image_size or recipe.data.image_size
-    _architecture(recipe.model, sides(size))  # refused before anything is written
-    grid = recipe.model.grid(size)
-    if "pos_embed" in model and grid != recipe.model.grid(recipe.data.image_size):
-        model["pos_embed"] = resample_positions(model["pos_embed"], grid)
-    classes = class_names(run_of(checkpoint), recipe.model.num_classes)
+    source, grid = recipe.model.grid(recipe.data.image_size), recipe.model.grid(size)
+    if "pos_embed" in model and grid != source:
+        model["pos_embed"] = resample_positions(model["pos_embed"], source, grid, recipe.resampling)
+    classes = class_names(run_of(found.checkpoint), recipe.model.num_classes)
+    config = timm_config(recipe, size, classes)  # refused before anything is written
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{WEIGHTS}.aside"
-    write_tensors(aside, model)
-    rename(aside, folder / WEIGHTS)
-    write_json(folder / CONFIG, timm_config(recipe, size, classes))
+    with _locked(folder):
+        _publish(folder, model, config)
     return folder
 
 
-def strangers(folder: Path) -> list[str]:
-    """What lies in a folder that an export does not write."""
-    ours = (WEIGHTS, CONFIG, f".{WEIGHTS}.aside", f".{CONFIG}.aside")
-    return sorted(path.name for path in folder.iterdir() if path.name not in ours)
+def _refuse_strangers(folder: Path) -> None:
+    """Raise ValueError where a folder holds what no export writes."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder}: it is not a folder; choose another")
+    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if strangers := [name for name in names if not OURS.fullmatch(name)]:
+        raise ValueError(f"--out {folder}: it holds other files ({strangers[0]}); choose another")
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """While one export is written; the lock is the folder's own, and frees itself."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        raise ValueError(
+            f"--out {folder}: another export is being written there; wait for it, or choose another"
+        ) from None
+    except OSError as error:
+        log.warning("%s cannot be locked (%s): let no other export write there", folder, error)
+    try:
+        yield
+    finally:
+        os.close(opened)
+
+
+def _publish(folder: Path, model: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Write weights and config aside, read them back, and rename them. A reader sees both of one
+    export, or no config: the old one goes before its weights are replaced."""
+    _refuse_strangers(folder)
+    for leftover in folder.glob(".*.aside"):  # of an export that was killed
+        leftover.unlink()
+    attempt = f"{secrets.randbits(32):08x}.aside"
+    weights, described = (folder / f".{name}.{attempt}" for name in (EXPORTED, CONFIG))
+    try:
+        written = write_tensors(weights, model)
+        verify_file(folder, written)
+        text = json.dumps({**config, DIGEST: written.digest}, indent=2) + "\n"
+        with described.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if described.read_text() != text:
+            raise OSError(f"{described} is not what was written")
+        own = weights.stat().st_ino
+        (folder / CONFIG).unlink(missing_ok=True)
+        rename(weights, folder / EXPORTED)
+        rename(described, folder / CONFIG)
+        if (folder / EXPORTED).stat().st_ino != own:  # where the folder could not be locked
+            (folder / CONFIG).unlink(missing_ok=True)
+            raise ValueError(f"--out {folder}: another export wrote there meanwhile; export again")
+    finally:
+        for aside in (weights, described):
+            aside.unlink(missing_ok=True)
 
 
 def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> dict[str, Any]:
@@ -89,6 +154,8 @@ def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> d
     return {
         **_architecture(recipe.model, (height, width)),
         "num_classes": model.num_classes,
+        # where transformers looks for its id2label; timm reads it in either place
+        **({} if classes is None else {"label_names": classes}),
         "pretrained_cfg": {
             "input_size": [model.in_chans, height, width],
             "fixed_input_size": not isinstance(model, ResNet),
@@ -111,6 +178,12 @@ def _architecture(model: Model, size: tuple[int, int]) -> dict[str, Any]:
         case ViT():
             architecture = ARCHITECTURES.get(model.embed_dim, "deit3_small_patch16_224")
             return _of_tokens(architecture, model, size, {"init_values": model.layer_scale})
+        case ParallelViT(branches_per_block=2):  # the only ones of timm's whose blocks have any
+            own = {"init_values": model.layer_scale, "no_embed_class": True}
+            return _of_tokens("vit_small_patch16_18x2_224", model, size, own)
+        case ParallelViT():
+            kind = f"ParallelViT with {model.branches_per_block} branches in a block, but with 2"
+            raise ValueError(f"timm's entry points build no {kind}: no export")
         case CaiT(
             talking_heads=True,
             pooling=ClassAttention(depth=depth, keys="class and patches"),
@@ -150,9 +223,9 @@ def _architecture(model: Model, size: tuple[int, int]) -> dict[str, Any]:
 
 
 def _of_tokens(
-    architecture: str, model: ViT | CaiT, size: tuple[int, int], own: dict[str, Any]
+    architecture: str, model: ViT | ParallelViT | CaiT, size: tuple[int, int], own: dict[str, Any]
 ) -> dict[str, Any]:
-    """What ViT and CaiT have in common, and what is one's own."""
+    """What ViTs and CaiT have in common, and what is one's own."""
     return {
         "architecture": architecture,
         "num_features": model.embed_dim,

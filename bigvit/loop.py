@@ -17,7 +17,7 @@ from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.save import NotSaved, Saver
 from bigvit.checkpoint.sound import newest_sound
 from bigvit.checkpoint.start import Refused, Start, refuse_changes
-from bigvit.checkpoint.weights import fitted, read_init
+from bigvit.checkpoint.weights import Unfit, fitted, read_init
 from bigvit.data.bad import BadImages, TooManyBad, gather
 from bigvit.data.index import shared
 from bigvit.data.loader import train_batches, workers_for
@@ -70,7 +70,7 @@ def run(
     if reason:
         raise Refused(reason)
     _check_data(index, found, options.allow_change, ranks)
-    initial = _given(command, say) if found is None else None
+    initial = _given(command, ranks, say) if found is None else None
     say(recipe.model.drop_path.summary(recipe.model.branches))
     if test_set is None:
         say("the recipe has no test images (data.test_images 0): nothing is evaluated")
@@ -160,16 +160,24 @@ def _check_data(
         raise Refused(reason)
 
 
-def _given(command: Command, say: Callable[[str], None]) -> Initial | None:
-    """The weights that `--init` names, those that it lacks made anew."""
-    init, recipe = command.run.init, command.recipe
-    if init is None:
+def _given(command: Command, ranks: Ranks, say: Callable[[str], None]) -> Initial | None:
+    """The weights that `--init` names, those that it lacks made anew. Collective."""
+    options, recipe = command.run, command.recipe
+    if options.init is None:
         return None
-    task = outline(recipe)
-    weights, done = fitted(read_init(init), task.model, recipe.model.grid(recipe.data.image_size))
+    ranks.at(f"reading --init {options.init}")
+    given = read_init(options.init, options.init_ema, options.init_grid, ranks)
+    task, grid = outline(recipe), recipe.model.grid(recipe.data.image_size)
+    reason, weights, done = "", {}, None
+    try:
+        weights, done = fitted(given, task.model, grid, recipe.resampling)
+    except Unfit as error:
+        reason = str(error)
+    if reason := ranks.first_text(reason):
+        raise Unfit(reason)
     taken = {name: w for name, w in weights.items() if task.model.takes(name)}
-    some = "" if len(taken) == len(weights) else f", {len(taken)} of {len(weights)} are taken"
-    say(f"weights of {init}: {done}{some}")
+    some = [f"{len(taken)} of {len(weights)} are taken"] * (len(taken) < len(weights))
+    say(f"weights of {options.init}: {', '.join([*given.notes, str(done), *some])}")
 
     def initial(name: str) -> torch.Tensor:
         given = taken.get(name.removeprefix("model."))

@@ -11,13 +11,12 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from bigvit import objectives
-from bigvit.checkpoint.load import read_weights
+from bigvit.checkpoint.model import read_checkpoint
 from bigvit.data import augment
 from bigvit.data.decode import BadImage, image_of
 from bigvit.data.sources import open_source
 from bigvit.objectives import drloc
 from bigvit.recipe import DRLoc, Recipe
-from bigvit.recipe.store import recipe_from_json
 from bigvit.task import Task
 
 SIDE, GAP = 224, 24  # of an image and its plot in the picture, pixels
@@ -47,25 +46,25 @@ class Guess(NamedTuple):
 
 @torch.no_grad()
 def guess(
-    checkpoint: Path, images: Sequence[Path], count: int, pairs: int, data_root: Path | None
+    path: Path, images: Sequence[Path], count: int, pairs: int, data_root: Path | None
 ) -> list[Guess]:
-    """What a checkpoint's first dense relative localization guesses.
+    """What the first dense relative localization of a checkpoint guesses, or of a run folder's
+    newest.
 
     Args:
         images: files; without any, the first `count` test images of the run's data set.
         pairs: an image.
 
     Raises:
-        Damaged: the checkpoint is not whole.
+        Damaged: no checkpoint is whole.
         ValueError: it was trained without the loss, or an image cannot be read.
     """
-    manifest, weights = read_weights(checkpoint)
-    recipe = recipe_from_json(manifest.recipe)
-    task = Task(recipe)
+    read = read_checkpoint(path)
+    recipe, task = read.recipe, Task(read.recipe)
     found = [n for n, o in zip(task.names, recipe.objectives, strict=True) if isinstance(o, DRLoc)]
     if not found:
-        raise ValueError(f"{checkpoint}: its recipe has no DRLoc among its objectives")
-    task.load_state_dict(weights)
+        raise ValueError(f"{path}: its recipe has no DRLoc among its objectives")
+    task.load_state_dict(read.weights)
     task.eval()
     name, head = found[0], task.get_submodule(f"heads.{found[0]}")
     assert isinstance(head, objectives.DenseRelativeLocalization)

@@ -99,6 +99,10 @@ def _check_init(command: Command) -> None:
             f"{command.name} starts from the weights of {wanted}; give them by --init: a run, "
             "checkpoint, export, .safetensors or .pth file, or timm:NAME"
         )
+    grid = command.run.init_grid
+    if init is None and (command.run.init_ema or grid is not None):
+        flag = "--init-ema" if command.run.init_ema else "--init-grid"
+        raise ValueError(f"{flag}: there is no --init whose weights it is about; leave it out")
     if init is not None and wanted is None:
         raise ValueError(
             f"--init {init}: {command.name} trains from scratch; --starts-from NAME changes that"

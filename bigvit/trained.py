@@ -2,23 +2,31 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from bigvit.checkpoint.load import read_model
 from bigvit.checkpoint.manifest import Manifest
-from bigvit.checkpoint.weights import fit
+from bigvit.checkpoint.model import read_checkpoint
+from bigvit.checkpoint.weights import Given, fit
 from bigvit.recipe import Images, ImageSize
 from bigvit.recipe.check import check_recipe
-from bigvit.recipe.store import recipe_from_json
 from bigvit.task import Task
 
 
+class Trained(NamedTuple):
+    """A checkpoint, and its task in float32."""
+
+    checkpoint: Path
+    manifest: Manifest
+    task: Task
+
+
 def trained(
-    checkpoint: Path,
+    path: Path,
     image_size: ImageSize | None = None,
     ema: bool = False,
     crop_ratio: float | None = None,
-) -> tuple[Manifest, Task]:
-    """A checkpoint's manifest and its task, in float32.
+) -> Trained:
+    """The task of a checkpoint, or of a run folder's newest.
 
     Args:
         image_size: another resolution than the recipe's; positions are resampled.
@@ -26,11 +34,11 @@ def trained(
         crop_ratio: another crop ratio than the recipe's, where test images are cropped.
 
     Raises:
-        Damaged: the checkpoint is not whole.
+        Damaged: no checkpoint is whole.
         ValueError: the size does not fit the model, or there is no average.
     """
-    manifest, weights = read_model(checkpoint, "ema" if ema else "weight")
-    recipe = recipe_from_json(manifest.recipe)
+    found = read_checkpoint(path, ema)
+    recipe = found.recipe
     changed = {"image_size": image_size, "test_crop_ratio": crop_ratio}
     changed = {name: value for name, value in changed.items() if value is not None}
     if "test_crop_ratio" in changed and not isinstance(recipe.data, Images):
@@ -38,5 +46,7 @@ def trained(
     recipe = replace(recipe, data=replace(recipe.data, **changed))
     check_recipe(recipe)
     task = Task(recipe)
-    fit(weights, task.model, recipe.model.grid(recipe.data.image_size))
-    return manifest, task
+    here = found.recipe.model.grid(found.recipe.data.image_size)
+    grid = recipe.model.grid(recipe.data.image_size)
+    fit(Given(found.model, here), task.model, grid, recipe.resampling)
+    return Trained(found.checkpoint, found.manifest, task)

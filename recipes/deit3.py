@@ -3,7 +3,8 @@
 The names omit the usual epochs: 400 on ImageNet-1k, 90 on ImageNet-21k. Where the thesis is silent,
 the value is that of the repository (facebookresearch/deit, README_revenge.md at b001f95); where the
 two differ, the repository's is a recipe of its own, named `_repo`. Ours are: the groups of mixing
-and stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), and what is marked so.
+and stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), that positions are
+resampled with antialiasing (theirs, and the `_repo` recipes', without), and what is marked so.
 """
 
 from bigvit.recipe import (
@@ -130,6 +131,7 @@ def pretrain_1k(
         trainable="all",
         layer_decay=1.0,
         starts_from=None,
+        resampling="plain" if source.startswith(REPO) else "antialiased",
         batch_size=2048,
         precision="bf16",
         ema=None,
@@ -154,6 +156,7 @@ def finetune_1k(
         trainable="all",
         layer_decay=1.0,
         starts_from=starts_from,
+        resampling="plain" if source.startswith(REPO) else "antialiased",
         batch_size=512,
         precision="bf16",
         ema=None,
@@ -176,6 +179,7 @@ def pretrain_21k(
         trainable="all",
         layer_decay=1.0,
         starts_from=None,
+        resampling="plain" if source.startswith(REPO) else "antialiased",
         batch_size=2048,
         precision="bf16",
         ema=None,
@@ -199,6 +203,7 @@ def finetune_21k(
         trainable="all",
         layer_decay=1.0,
         starts_from=starts_from,
+        resampling="plain" if source.startswith(REPO) else "antialiased",
         batch_size=2048,
         precision="bf16",
         ema=None,

@@ -31,6 +31,7 @@ digits_vit = Recipe(
     trainable="all",
     layer_decay=1.0,
     starts_from=None,
+    resampling="antialiased",
     batch_size=64,
     precision="fp32",
     ema=None,

@@ -176,6 +176,7 @@ def baseline(source: str, name: str, dataset: str, epochs: int, finetuned: bool)
         trainable="all",
         layer_decay=1.0,
         starts_from=f"{name}_in1k_300e" if finetuned else None,
+        resampling="antialiased",
         batch_size=1024,
         precision="fp32",
         ema=None,

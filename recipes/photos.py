@@ -56,6 +56,7 @@ photos_vit_64 = Recipe(
     trainable="all",
     layer_decay=1.0,
     starts_from=None,
+    resampling="antialiased",
     batch_size=24,
     precision="fp32",
     ema=None,

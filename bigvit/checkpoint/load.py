@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bigvit.checkpoint.manifest import Damaged, Manifest, Piece, verify
@@ -78,24 +78,20 @@ def fill(engine: Engine, folder: Path, manifest: Manifest) -> None:
     engine.loaded(manifest.scalars)
 
 
-def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str, Tensor]]:
-    """A verified checkpoint's weights and buffers, whole and in full precision, by their names in
-    the task.
+def read_weights(
+    folder: Path, kind: str = "weight", rank: int = 0, world: int = 1
+) -> tuple[Manifest, dict[str, Tensor]]:
+    """A checkpoint's weights and buffers, whole and in full precision, by their names in the task,
+    after the rank's share of its files was verified.
 
     Args:
         kind: "ema" for their average; frozen weights, which have none, are their own.
 
     Raises:
         Damaged: a file is not what was written; the message names it.
-        ValueError: it holds no average.
     """
-    manifest = verify(folder)
+    manifest = verify(folder, rank, world)
     by_key = _by_key(manifest)
-    if kind == "ema" and not any(key.startswith("ema/") for key in by_key):
-        raise ValueError(
-            f"--ema: {folder} holds no average of the weights, as its recipe's ema is None; leave "
-            "--ema out"
-        )
     weights: dict[str, Tensor] = {}
     with ExitStack() as opened:
         files = _open(folder, manifest, opened)
@@ -109,22 +105,6 @@ def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str
     return manifest, weights
 
 
-def read_model(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str, Tensor]]:
-    """A verified checkpoint's model by its own names, without what only training needs.
-
-    Args:
-        kind: "ema" for the average of its weights.
-
-    Raises:
-        Damaged: a file is not what was written; the message names it.
-        ValueError: it holds no average.
-    """
-    manifest, weights = read_weights(folder, kind)
-    prefix = "model."
-    named = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
-    return manifest, named
-
-
 def _by_key(manifest: Manifest) -> dict[str, list[Piece]]:
     pieces: dict[str, list[Piece]] = {}
     for piece in manifest.pieces:
@@ -134,8 +114,14 @@ def _by_key(manifest: Manifest) -> dict[str, list[Piece]]:
 
 def _open(folder: Path, manifest: Manifest, opened: ExitStack) -> dict[str, Any]:
     """A checkpoint's files by name, open until `opened` is closed."""
-    names = [file.name for file in manifest.files]
-    return {name: opened.enter_context(safe_open(folder / name, framework="pt")) for name in names}
+    files: dict[str, Any] = {}
+    for file in manifest.files:
+        path = folder / file.name
+        try:
+            files[file.name] = opened.enter_context(safe_open(path, framework="pt"))
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch's, of one that is gone
+            raise Damaged(f"{path} cannot be opened ({error})") from None
+    return files
 
 
 def _read(files: dict[str, Any], pieces: list[Piece], start: int, view: Tensor) -> None:

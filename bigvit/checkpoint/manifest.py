@@ -266,12 +266,17 @@ def verify(folder: Path, rank: int = 0, world: int = 1) -> Manifest:
 
 def verify_file(folder: Path, file: File) -> None:
     """Raise Damaged unless a file's content is what was written."""
+    if digest_of_file(folder / file.name) != file.digest:
+        raise Damaged(f"{folder / file.name} is damaged: its digest is not what was written")
+
+
+def digest_of_file(path: Path) -> str:
+    """xxh3_128 of a file's content, hex."""
     hasher = xxhash.xxh3_128()
-    with (folder / file.name).open("rb") as stream:
+    with path.open("rb") as stream:
         while block := stream.read(1 << 22):
             hasher.update(block)
-    if hasher.hexdigest() != file.digest:
-        raise Damaged(f"{folder / file.name} is damaged: its digest is not what was written")
+    return hasher.hexdigest()
 
 
 def _digest_of(body: Any) -> str:

@@ -52,15 +52,21 @@ def find_checkpoints(path: Path, most: int = MOST) -> Found:
         raise ValueError(f"there is no run folder or checkpoint {path}")
     if not (path / "recipe.json").is_file():
         raise ValueError(f"{path} is neither a run folder nor a checkpoint of bigvit")
-    whole: list[Path] = []
-    damaged: list[str] = []
-    for checkpoint in reversed(checkpoints_of(path)):
-        if len(whole) == most:
+    while True:
+        whole: list[Path] = []
+        damaged: list[str] = []
+        gone = False
+        for checkpoint in reversed(checkpoints_of(path)):
+            if len(whole) == most:
+                break
+            if not (reason := damage(checkpoint)):
+                whole.append(checkpoint)
+            elif not os.path.lexists(checkpoint):
+                gone = True  # it was pruned meanwhile, so there are newer ones
+            elif not whole:
+                damaged.append(reason)
+        if whole or not gone:
             break
-        if not (reason := damage(checkpoint)):
-            whole.append(checkpoint)
-        elif not whole:
-            damaged.append(reason)
     if not whole:
         reasons = "".join(f"\n  {reason}" for reason in damaged)
         raise ValueError(f"{path} holds no {'whole ' * bool(damaged)}checkpoint{reasons}")

@@ -1,47 +1,33 @@
 """Weights to start from, from wherever they are: our runs and exports, timm, the authors' files."""
 
+import json
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bigvit.checkpoint.load import read_model
-from bigvit.checkpoint.start import find_checkpoint
+from bigvit.checkpoint.containers import chosen, renamed, unwrapped
+from bigvit.checkpoint.manifest import Damaged, digest_of_file
+from bigvit.checkpoint.model import read_checkpoint
+from bigvit.checkpoint.pickled import TorchFile
+from bigvit.engines.ranks import Ranks, alone
 
-AUTHORS = ((r"(blocks\.\d+)\.gamma_(\d)", r"\1.ls\2.gamma"),)
-"""Names in facebookresearch/deit -> ours."""
+EXPORTED, CONFIG = "model.safetensors", "config.json"
+"""The files of an export."""
 
-AUTHORS_PARALLEL = tuple(
-    (rf"(blocks\.\d+)\.{theirs}", rf"\1.{ours}")
-    for theirs, ours in {
-        r"attn\.(.+)": r"attns.0.attn.\2",
-        r"attn1\.(.+)": r"attns.1.attn.\2",
-        r"mlp\.(.+)": r"ffns.0.mlp.\2",
-        r"mlp1\.(.+)": r"ffns.1.mlp.\2",
-        r"norm1\.(.+)": r"attns.0.norm.\2",
-        r"norm11\.(.+)": r"attns.1.norm.\2",
-        r"norm2\.(.+)": r"ffns.0.norm.\2",
-        r"norm21\.(.+)": r"ffns.1.norm.\2",
-        r"gamma_1": r"attns.0.ls.gamma",
-        r"gamma_1_1": r"attns.1.ls.gamma",
-        r"gamma_2": r"ffns.0.ls.gamma",
-        r"gamma_2_1": r"ffns.1.ls.gamma",
-    }.items()
-)
-"""The same, for models with two parallel branches."""
-
+DIGEST = "weights_xxh3_128"
+"""The key in an export's config.json that says which weights it is about."""
 
 HEADS = ("head.", "fc.")
 """How the names of a classifier's weights begin."""
 
-NOT_OURS = r"(.*\.)?(num_batches_tracked|relative_position_index|attn_mask)"
-"""What other programs save, and nothing needs."""
+Grid = tuple[int, int]
+"""Patches down and across."""
 
 
 class Unfit(ValueError):
@@ -49,126 +35,213 @@ class Unfit(ValueError):
 
 
 @dataclass(frozen=True)
+class Given:
+    """A model's weights from somewhere, by our names."""
+
+    weights: Mapping[str, Tensor]
+    grid: Grid | None = None  # of its positions; None where nothing says it
+    notes: tuple[str, ...] = ()  # what was taken, and what was done to the names
+
+
+@dataclass(frozen=True)
 class Fitted:
     """What was done to weights to make them fit."""
 
     resampled: bool  # positions were resampled to another grid
-    new_head: bool  # the head was made anew, for another number of classes
+    new_head: bool  # the head was made anew: none was given, or of another number of classes
+    assumed: Grid | None = field(default=None, compare=False)  # the positions' grid, not known
 
     def __str__(self) -> str:
-        done = ["positions resampled"] * self.resampled + ["head made anew"] * self.new_head
-        return ", ".join(done) or "as they are"
+        done = ["head made anew"] * self.new_head
+        if self.resampled:
+            done.insert(0, "positions resampled")
+        if self.assumed is not None:
+            done.insert(0, "positions taken for {} x {}".format(*self.assumed))
+        changed = self.resampled or self.new_head
+        return ", ".join(done if changed else [*done, "as they are"])
 
 
-def read_init(init: str) -> dict[str, Tensor]:
-    """A model's weights by our names, from what `--init` names: a run or checkpoint of ours, an
-    export, a .safetensors or .pth file with timm's or the authors' names, or timm:NAME.
+def read_init(
+    init: str, average: bool = False, grid: Grid | None = None, ranks: Ranks | None = None
+) -> Given:
+    """A model's weights, from what `--init` names: a run or checkpoint of ours, an export, a
+    .safetensors file or one of `torch.save` with timm's or the authors' names, or timm:NAME.
+    Collective.
+
+    Args:
+        average: the moving average of the weights, where there is one beside them.
+        grid: of the positions, where the source does not say it.
 
     Raises:
-        Unfit: there is nothing that can be read; nothing but tensors is ever unpickled.
+        Unfit: on every rank; there is nothing that one of them can read. Nothing but tensors is
+            ever unpickled.
     """
-    if init.startswith("timm:"):
-        return _from_timm(init.removeprefix("timm:"))
+    ranks = ranks or alone()
     path = Path(init)
-    if path.is_dir() and (path / "model.safetensors").is_file():
-        path = path / "model.safetensors"
+    ours = path.is_dir() and not (path / EXPORTED).is_file()
+    somewhere, elsewhere = ranks.agree_each([ours, not ours])
+    if somewhere and elsewhere:
+        raise Unfit(f"--init {init}: not all hosts see the same there; put it where all do")
+    reason, given = "", Given({})
     try:
-        if path.is_dir():
-            return read_model(find_checkpoint(path))[1]
-        return _renamed(_tensors_of(path))
+        if ours:
+            found = read_checkpoint(path, average, "--init-ema", ranks)
+            here = found.recipe.model.grid(found.recipe.data.image_size)
+            given = Given(found.model, here, ("ema",) * average)
+        elif init.startswith("timm:"):
+            given = _from_timm(init.removeprefix("timm:"), average)
+        else:
+            given = _of_file(path / EXPORTED if path.is_dir() else path, path.is_dir(), average)
+        if grid is not None:
+            given = _on_grid(given, grid)
     except (OSError, SafetensorError, ValueError) as error:
-        raise Unfit(f"--init {init}: cannot be read ({error})") from None
+        reason = str(error) or repr(error)
+    if reason := ranks.first_text(reason):
+        raise Unfit(f"--init {init}: cannot be read ({reason})")
+    return given
 
 
-def fit(weights: Mapping[str, Tensor], model: nn.Module, grid: tuple[int, int]) -> Fitted:
+def fit(given: Given, model: nn.Module, grid: Grid, resampling: str = "antialiased") -> Fitted:
     """Put weights into a model that has its own initial ones, as `fitted` makes them fit."""
-    given, done = fitted(weights, model, grid)
-    model.load_state_dict(given, strict=False)
+    weights, done = fitted(given, model, grid, resampling)
+    model.load_state_dict(weights, strict=False)
     return done
 
 
 def fitted(
-    weights: Mapping[str, Tensor], model: nn.Module, grid: tuple[int, int]
+    given: Given, model: nn.Module, grid: Grid, resampling: str = "antialiased"
 ) -> tuple[dict[str, Tensor], Fitted]:
     """Weights made to fit a model, whose shapes alone are looked at.
 
-    Positions (1, N, D) of another grid are resampled bicubically (from a square one); a head of
-    another number of classes is left out, to be made anew.
+    Positions (1, N, D) of another grid are resampled; a head of another number of classes, or none,
+    is left out, to be made anew.
+
+    Args:
+        grid: the model's.
+        resampling: as a recipe's.
 
     Raises:
         Unfit: a name is missing or unexpected, or a shape cannot be made to fit.
     """
     own = model.state_dict()
     head = [name for name in own if name.startswith(HEADS)]
-    new_head = any(name in weights and weights[name].shape != own[name].shape for name in head)
+    new_head = not any(name in given.weights for name in head) or any(
+        name in given.weights and given.weights[name].shape != own[name].shape for name in head
+    )
     head = head if new_head else []
-    given = {name: w for name, w in weights.items() if name not in head}
+    weights = {name: w for name, w in given.weights.items() if name not in head}
     wanted = {name for name in own if name not in head}
-    if missing := sorted(wanted - given.keys()):
+    if missing := sorted(wanted - weights.keys()):
         raise Unfit(f"--init: {len(missing)} weights are missing, {missing[0]} the first")
-    if unexpected := sorted(given.keys() - wanted):
+    if unexpected := sorted(weights.keys() - wanted):
         raise Unfit(f"--init: {len(unexpected)} weights are unexpected, {unexpected[0]} first")
-    resampled = False
-    if (positions := given.get("pos_embed")) is not None:
-        side = round(positions.shape[1] ** 0.5)
-        square = side * side == positions.shape[1]
-        resampled = (side, side) != grid if square else positions.shape[1] != math.prod(grid)
-        if resampled:
-            given["pos_embed"] = resample_positions(positions, grid)
-    for name, weight in given.items():
+    source, resampled = None, False
+    if (positions := weights.get("pos_embed")) is not None:
+        source = given.grid or _assumed(positions.shape[1], grid)
+        if resampled := source != grid:
+            weights["pos_embed"] = resample_positions(positions, source, grid, resampling)
+    for name, weight in weights.items():
         if weight.shape != own[name].shape:
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
             raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
-    return given, Fitted(resampled, new_head)
+    return weights, Fitted(resampled, new_head, source if given.grid is None else None)
 
 
-def resample_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Positions (1, N, D) of a square grid -> (1, h * w, D), bicubic with antialiasing, as timm."""
-    side = round(positions.shape[1] ** 0.5)
-    if side * side != positions.shape[1]:
-        raise Unfit(f"--init: {positions.shape[1]} positions are not those of a square grid")
-    square = positions.float().unflatten(1, (side, side)).permute(0, 3, 1, 2)
-    resized = nn.functional.interpolate(square, size=grid, mode="bicubic", antialias=True)
+def _assumed(count: int, grid: Grid) -> Grid:
+    """The grid of a file's positions that nothing tells of: square, as in everybody's files, unless
+    they could be the model's own, which is not square."""
+    side = math.isqrt(count)
+    oblong = count == math.prod(grid) and grid[0] != grid[1]
+    if side * side == count and not oblong:
+        return side, side
+    why = f"are as many as the model's {grid[0]} x {grid[1]}" if oblong else "make no square"
+    raise Unfit(
+        f"--init: the file's {count} positions {why}, and it does not say how many are down and "
+        "how many across; say it by --init-grid H W"
+    )
+
+
+def resample_positions(
+    positions: Tensor, source: Grid, grid: Grid, resampling: str = "antialiased"
+) -> Tensor:
+    """Positions (1, N, D) of a grid of h x w -> (1, N', D) of another, bicubic.
+
+    Args:
+        resampling: "antialiased" as timm does it, or "plain" as facebookresearch/deit's main.py.
+    """
+    if positions.shape[1] != math.prod(source):
+        raise Unfit(
+            f"--init: {positions.shape[1]} positions are not those of {source[0]} x {source[1]}"
+        )
+    maps = positions.float().unflatten(1, source).permute(0, 3, 1, 2)
+    smooth = resampling == "antialiased"
+    resized = nn.functional.interpolate(maps, size=grid, mode="bicubic", antialias=smooth)
     return resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)
 
 
-def _from_timm(name: str) -> dict[str, Tensor]:
+def _on_grid(given: Given, grid: Grid) -> Given:
+    """What was given, where the person says how its positions lie."""
+    if given.grid not in (None, grid):
+        says = "{} x {}".format(*given.grid)
+        raise ValueError(f"it says itself that its grid is {says}; leave --init-grid out")
+    positions = given.weights.get("pos_embed")
+    if positions is None or positions.shape[1] != math.prod(grid):
+        count = "no" if positions is None else positions.shape[1]
+        raise ValueError(f"it has {count} positions, not those of --init-grid {grid[0]} {grid[1]}")
+    return Given(given.weights, grid, given.notes)
+
+
+def _from_timm(name: str, average: bool) -> Given:
+    if average:
+        raise ValueError("timm has no average of the weights; leave --init-ema out")
     import timm
 
     try:
-        return _renamed(dict(timm.create_model(name, pretrained=True).state_dict()))
+        model: Any = timm.create_model(name, pretrained=True)
     except Exception as error:  # unknown name, no weights, no network: many kinds of its own
-        raise Unfit(f"--init timm:{name}: {type(error).__name__}: {error}") from None
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    weights = renamed(dict(model.state_dict()))
+    return Given(weights, getattr(getattr(model, "patch_embed", None), "grid_size", None))
 
 
-def _tensors_of(path: Path) -> dict[str, Tensor]:
+def _of_file(path: Path, exported: bool, average: bool) -> Given:
+    """The weights of a file; an export's is compared with what its config.json says of it."""
     if path.suffix == ".safetensors":
-        return load_file(path)
+        if average:
+            raise ValueError("it holds no average, weights only; leave --init-ema out")
+        config = _config_beside(path)
+        if exported and (digest := config.get(DIGEST)) and digest != digest_of_file(path):
+            raise Damaged(
+                f"{path} is not the file that {CONFIG} beside it is about; export again, or name "
+                "the file itself"
+            )
+        weights, notes = unwrapped(load_file(path))
+        weights = renamed(weights)
+        return Given(weights, _grid_of(config, weights), tuple(notes))
+    file = TorchFile(path)
+    stored, notes = chosen(file.content, average)
+    found, more = unwrapped(stored)
+    return Given(renamed(file.read(found)), None, (*notes, *more))
+
+
+def _config_beside(path: Path) -> dict[str, Any]:
+    """The config.json of an export, ours or timm's."""
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what it raises at a file that is no such file is not documented
-        raise OSError(f"{type(error).__name__}: {error}") from None
-    for key in ("model", "state_dict"):
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            loaded = loaded[key]
-    if not isinstance(loaded, dict) or not all(isinstance(w, Tensor) for w in loaded.values()):
-        raise OSError("it holds no named tensors")
-    return loaded
+        config = json.loads(path.with_name(CONFIG).read_text()) if path.name == EXPORTED else {}
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
-def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The authors' names made ours; ours and timm's stay. Of CaiT all three are the same."""
-    if any(name.startswith("blocks_token_only.") for name in weights):
-        return weights
-    parallel = any(".attn1." in name for name in weights)
-    fixed_positions = any(name.startswith("tokens_to_token.") for name in weights)
-    renamed: dict[str, Tensor] = {}
-    for name, weight in weights.items():
-        if re.fullmatch(NOT_OURS, name) or (fixed_positions and name == "pos_embed"):
-            continue
-        for theirs, ours in AUTHORS_PARALLEL if parallel else AUTHORS:
-            if re.fullmatch(theirs, name):
-                name = re.sub(theirs, ours, name)
-                break
-        renamed[name] = weight
-    return renamed
+def _grid_of(config: dict[str, Any], weights: Mapping[str, Tensor]) -> Grid | None:
+    """The grid of an export's positions, by the size of its images and of its patches."""
+    positions, patches = weights.get("pos_embed"), weights.get("patch_embed.proj.weight")
+    try:
+        size = config.get("model_args", {}).get("img_size")
+        size = size or config["pretrained_cfg"]["input_size"][1:]
+        height, width = (size, size) if isinstance(size, int) else size
+        assert positions is not None and patches is not None
+        grid = height // patches.shape[2], width // patches.shape[3]
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, IndexError):
+        return None
+    return grid if math.prod(grid) == positions.shape[1] else None

@@ -21,6 +21,7 @@ class Recipe:
     trainable: Literal["all", "attention"]  # attention: with positions and head; the rest is frozen
     layer_decay: float  # learning rate of a layer over that of the next one; 1 for none
     starts_from: str | None  # recipe of the weights to start from; None: from scratch
+    resampling: Literal["antialiased", "plain"]  # how positions are brought to another grid
     batch_size: int  # global: over all ranks and accumulation steps
     precision: Literal["fp32", "bf16", "fp16"]  # of forward, backward; weights, moments stay fp32
     ema: float | None  # decay of the weights' moving average an update; None: no average is kept

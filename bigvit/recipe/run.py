@@ -13,6 +13,8 @@ class Run:
     lock: bool = True  # lock the run folder; without, go on where the file system has no locks
     data_root: Path | None = None  # folder of the data set; bundled data need none
     init: str | None = None  # weights to start from: a run, checkpoint, export, file, or timm:NAME
+    init_ema: bool = False  # start from the average of the weights that lies beside them there
+    init_grid: tuple[int, int] | None = None  # its positions down and across, where it cannot say
     bad_images: float = 0.001  # share of unreadable images at which the run stops
     resume: str | None = None  # 'auto' (the newest checkpoint of the run folder, if any) or a path
     engine: Literal["deepspeed", "single"] = "deepspeed"  # single: one plain, unsharded process

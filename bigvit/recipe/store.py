@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 KIND = "kind"
 ABSENT = "(absent)"
 
-ADDED: dict[str, dict[str, Any]] = {"Recipe": {"ema": None}, "Images": {"test_images": None}}
+ADDED: dict[str, dict[str, Any]] = {
+    "Recipe": {"ema": None, "resampling": "antialiased"},
+    "Images": {"test_images": None},
+}
 """Fields that came later, by dataclass, with what files written before them meant."""
 
 

@@ -93,7 +93,9 @@ def logits_of(source: Source, data: Images, task: Task) -> Tensor:
     weights = task.model.state_dict()
     grid = HEAD.model.grid(data.image_size)
     if data.image_size != HEAD.data.image_size:
-        weights["pos_embed"] = resample_positions(weights["pos_embed"], grid)
+        weights["pos_embed"] = resample_positions(
+            weights["pos_embed"], HEAD.model.grid(HEAD.data.image_size), grid
+        )
     model = models.build(HEAD.model, data.image_size)
     model.load_state_dict(weights)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (data.mean, data.std))

@@ -51,7 +51,9 @@ def test_the_second_stage_starts_from_the_firsts_weights(stages: list[str], tmp_
     _, low = read_weights(tmp_path / "low" / "checkpoints" / "step_00000002")
     _, high = read_weights(tmp_path / "high" / "checkpoints" / "step_00000001")
     side = round(high["model.pos_embed"].shape[1] ** 0.5)
-    low["model.pos_embed"] = resample_positions(low["model.pos_embed"], (side, side))
+    low["model.pos_embed"] = resample_positions(
+        low["model.pos_embed"], (side // 2, side // 2), (side, side)
+    )
     for name, weight in low.items():
         assert (weight - high[name]).abs().max() <= 1e-6, name
 

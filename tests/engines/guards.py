@@ -85,7 +85,7 @@ def given_weights(ranks: Ranks, folder: Path) -> None:
     for stage in STAGES:
         command = Command("given", recipe, Run(init=str(checkpoint), sharding=f"zero{stage}"), ())
         cut = tiny.cut(recipe, ranks.world)
-        engine = build_engine(recipe, command.run, cut, ranks, _given(command, print))
+        engine = build_engine(recipe, command.run, cut, ranks, _given(command, ranks, print))
         found[str(stage)] = digests(whole(engine, ranks))
     _write(ranks, folder / "given_weights.json", found)
 

@@ -11,8 +11,9 @@ from test_equality import ALLOWED, YARDSTICK
 from test_resume import assert_equal
 from timm import create_model
 
-from bigvit.checkpoint.load import read_model, read_weights
+from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import read_manifest, step_name
+from bigvit.checkpoint.model import read_checkpoint
 from bigvit.evaluate import evaluate_checkpoint
 from bigvit.export import export
 from bigvit.task import Task
@@ -102,7 +103,7 @@ def test_statistics_stay_float32_in_bf16(drloc_ranks):
 def test_a_checkpoint_is_exported_without_the_head(drloc_ranks, tmp_path):
     run = drloc_ranks / "drloc_3"
     checkpoint = run / "checkpoints" / step_name(UPDATES)
-    _, model = read_model(checkpoint)
+    model = read_checkpoint(checkpoint).model
     export(checkpoint, tmp_path / "export")
     theirs = create_model(f"local-dir:{tmp_path / 'export'}", pretrained=True).eval()
     assert theirs.state_dict().keys() == model.keys()

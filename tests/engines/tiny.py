@@ -45,6 +45,7 @@ adamw = Recipe(
     trainable="all",
     layer_decay=1.0,
     starts_from=None,
+    resampling="antialiased",
     batch_size=144,
     precision="fp32",
     ema=None,

@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 
-from bigvit.checkpoint.load import read_model
+from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.start import find_checkpoint
 from bigvit.cli import main
 from bigvit.data.loader import test_batches as all_test_images
@@ -57,7 +57,7 @@ def test_evaluate_counts_what_the_run_counted(
 
 
 def test_keeping_an_average_changes_no_weight(averaging: Path, plain: Path) -> None:
-    kept, other = (read_model(find_checkpoint(run))[1] for run in (averaging, plain))
+    kept, other = (read_checkpoint(run).model for run in (averaging, plain))
     assert all(torch.equal(kept[name], other[name]) for name in other)
 
 
@@ -72,7 +72,7 @@ def test_timm_loads_the_exported_average(
         out = tmp_path / kind
         assert main(["export", str(averaging), "--out", str(out), *option]) == 0
         model = timm.create_model(f"local-dir:{out}", pretrained=True).eval()
-        expected = read_model(find_checkpoint(averaging), kind)[1]
+        expected = read_checkpoint(averaging, kind == "ema").model
         state = model.state_dict()
         assert all(torch.equal(state[name], weight) for name, weight in expected.items())
         images = (batch.images.float() / 255 - data.mean[0]) / data.std[0]

@@ -111,8 +111,8 @@ def test_fine_tuned_from_its_own_export_at_a_higher_resolution(
     _, recipe = find_recipe("photos_cait_64_ft96" if size == 96 else "photos_cait_64_ft64x96")
     recipe = replace(recipe, data=replace(recipe.data, image_size=size))
     tuned = train(recipe, photos.parent / f"at {size}", photos, folder, updates=20)
-    _, before = trained(checkpoint, image_size=size)
-    _, after = trained(tuned)
+    _, _, before = trained(checkpoint, image_size=size)
+    _, _, after = trained(tuned)
     model, x = models.build(recipe.model, size), photographs(photos, sides(size))
     grid = recipe.model.grid(size)
     assert fit(read_init(str(folder)), model, grid) == Fitted(True, False)
@@ -134,7 +134,7 @@ def test_fine_tuned_from_its_own_export_at_a_higher_resolution(
 def test_exported_for_images_that_are_not_square(checkpoint: Path, photos: Path):
     for size in ((64, 96), (96, 64)):
         folder = export(checkpoint, photos.parent / f"export {size}", image_size=size)
-        _, task = trained(checkpoint, image_size=size)
+        _, _, task = trained(checkpoint, image_size=size)
         x = photographs(photos, size)
         with torch.no_grad():
             logits = task.model(x, {}).logits
@@ -234,7 +234,7 @@ def test_the_one_informative_patch_has_the_maximum(tmp_path: Path):
         optim=replace(recipe.optim, lr=3e-3),
         batch_size=32,
     )
-    looks = look(train(recipe, tmp_path / "run", data_root), [path for path, _ in tests])
+    looks = look(trained(train(recipe, tmp_path / "run", data_root)), [path for path, _ in tests])
     right = 0
     for (path, patch), each in zip(tests, looks, strict=True):
         assert each.maps.shape == (1, 2, 4, 4)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bigvit import models
 from bigvit.checkpoint.folder import RunFolder
-from bigvit.checkpoint.load import read_model
+from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.start import plan_start
 from bigvit.engines.ranks import alone
 from bigvit.loop import run
@@ -142,7 +142,7 @@ def trained(recipe: Recipe, folder: Path, init: Path | None) -> dict[str, Tensor
     start, opened = plan_start(command), RunFolder(folder, command, 1)
     run(command, layout(recipe, 1, None), start, alone(), opened, lambda: False)
     opened.close()
-    return read_model(folder / "checkpoints" / f"step_{recipe.updates:08d}")[1]
+    return read_checkpoint(folder / "checkpoints" / f"step_{recipe.updates:08d}").model
 
 
 def test_fixed_factors_are_those_of_a_run_and_nothing_else_is_taken(

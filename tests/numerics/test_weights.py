@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bigvit import models
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.save import save
-from bigvit.checkpoint.weights import Fitted, Unfit, fit, read_init, resample_positions
+from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init, resample_positions
 from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
 from bigvit.export import export
@@ -99,11 +99,13 @@ def test_at_another_size_the_logits_are_those_of_timm_resampled(
 
 
 def test_as_many_positions_of_another_shape_are_resampled_too(of_timm: tuple[nn.Module, Path]):
-    """14 x 14 patches are as many as 7 x 28, but stand elsewhere."""
+    """14 x 14 patches are as many as 7 x 28, but stand elsewhere: a bare file does not say it."""
     theirs, file = of_timm
     size = (112, 448)
     model = ours(size=size)
-    fit(read_init(str(file)), model, (7, 28))
+    with pytest.raises(Unfit, match="--init-grid H W"):
+        fit(read_init(str(file)), model, (7, 28))
+    fit(read_init(str(file), grid=(14, 14)), model, (7, 28))
     positions = theirs.state_dict()["pos_embed"]
     expected = resample_abs_pos_embed(positions, [7, 28], [14, 14], num_prefix_tokens=0)
     torch.testing.assert_close(model.pos_embed.detach(), expected, rtol=0, atol=1e-6)
@@ -150,7 +152,7 @@ def test_files_of_the_authors_are_read_by_their_names(
     assert not any(".ls" in name or "ns.0." in name for name in state)
     torch.save({"model": state, "epoch": 800}, tmp_path / "authors.pth")
     read = read_init(str(tmp_path / "authors.pth"))
-    assert read.keys() == source.state_dict().keys()
+    assert read.weights.keys() == source.state_dict().keys()
     target = models.build(model, 224)
     assert fit(read, target, (14, 14)) == Fitted(False, False)
     with torch.no_grad():
@@ -163,7 +165,7 @@ def test_files_of_the_authors_are_read_by_their_names(
 def test_tensors_in_a_pth_may_stand_below_a_key(tmp_path: Path, wrap: str | None):
     state = ours().state_dict()
     torch.save({wrap: state, "args": {"lr": 1.0}} if wrap else state, tmp_path / "x.pth")
-    read = read_init(str(tmp_path / "x.pth"))
+    read = read_init(str(tmp_path / "x.pth")).weights
     assert read.keys() == state.keys()
     assert all(torch.equal(read[name], weight) for name, weight in state.items())
 
@@ -180,16 +182,20 @@ class Attack:
 
 @pytest.mark.parametrize("old_format", [False, True])
 @pytest.mark.parametrize("kind", ["attack", "partial", "module"])
-def test_pickled_objects_are_refused_and_not_run(tmp_path: Path, kind: str, old_format: bool):
+def test_pickled_objects_are_not_run(tmp_path: Path, kind: str, old_format: bool):
     made = tmp_path / "made"
     objects: dict[str, Any] = {
         "attack": Attack(made),
         "partial": functools.partial(os.mkdir, str(made)),
         "module": nn.Linear(2, 2),
     }
-    content = {"model": ours().state_dict(), "args": objects[kind]}
+    state = ours().state_dict()
+    content = {"model": state, "args": objects[kind]}
     torch.save(content, tmp_path / "x.pth", _use_new_zipfile_serialization=not old_format)
-    with pytest.raises(Unfit, match=r"x\.pth"):
+    read = read_init(str(tmp_path / "x.pth")).weights
+    assert all(torch.equal(read[name], weight) for name, weight in state.items())
+    torch.save(objects[kind], tmp_path / "x.pth", _use_new_zipfile_serialization=not old_format)
+    with pytest.raises(Unfit, match=r"x\.pth.*no named tensors"):
         read_init(str(tmp_path / "x.pth"))
     assert not made.exists()
 
@@ -229,7 +235,7 @@ def test_a_missing_weight_is_named(name: str):
     state = {key: weight.clone() for key, weight in model.state_dict().items()}
     given = {key: weight + 1 for key, weight in state.items() if key != name}
     with pytest.raises(Unfit, match=re.escape(name)):
-        fit(given, model, (14, 14))
+        fit(Given(given), model, (14, 14))
     assert unchanged(model, state)
 
 
@@ -238,10 +244,10 @@ def test_an_unexpected_weight_is_named():
     state = {key: weight.clone() for key, weight in model.state_dict().items()}
     given = {key: weight + 1 for key, weight in state.items()} | {"dist_token": torch.ones(1)}
     with pytest.raises(Unfit, match="dist_token"):
-        fit(given, model, (14, 14))
+        fit(Given(given), model, (14, 14))
     deeper = models.build(replace(SMALL, depth=3), 224).state_dict()
     with pytest.raises(Unfit, match=r"blocks\.2\."):
-        fit(deeper, model, (14, 14))
+        fit(Given(deeper), model, (14, 14))
     assert unchanged(model, state)
 
 
@@ -259,7 +265,7 @@ def test_a_weight_of_the_wrong_shape_is_named(name: str, shape: tuple[int, ...])
     state = {key: weight.clone() for key, weight in model.state_dict().items()}
     given = {key: weight + 1 for key, weight in state.items()} | {name: torch.ones(shape)}
     with pytest.raises(Unfit, match=re.escape(name)):
-        fit(given, model, (14, 14))
+        fit(Given(given), model, (14, 14))
     assert unchanged(model, state)
 
 
@@ -267,9 +273,9 @@ def test_another_number_of_classes_leaves_the_models_own_head():
     source, model = ours(replace(SMALL, num_classes=21)), ours()
     randomised(source, seed=3)
     weight, bias = model.head.weight.detach().clone(), model.head.bias.detach().clone()
-    fitted = fit(source.state_dict(), model, (14, 14))
+    fitted = fit(Given(source.state_dict()), model, (14, 14))
     assert fitted == Fitted(resampled=False, new_head=True)
-    assert str(fitted) == "head made anew"
+    assert str(fitted) == "positions taken for 14 x 14, head made anew"
     assert torch.equal(model.head.weight, weight) and torch.equal(model.head.bias, bias)
     rest = {name: w for name, w in source.state_dict().items() if not name.startswith("head.")}
     assert all(torch.equal(model.state_dict()[name], w) for name, w in rest.items())
@@ -279,9 +285,9 @@ def test_positions_that_are_no_square_are_refused():
     model = ours(size=160)
     given = ours().state_dict() | {"pos_embed": torch.ones(1, 197, 48)}
     with pytest.raises(Unfit, match="197"):
-        fit(given, model, (10, 10))
+        fit(Given(given), model, (10, 10))
     with pytest.raises(Unfit, match="280"):
-        resample_positions(torch.ones(1, 280, 48), (10, 10))
+        resample_positions(torch.ones(1, 280, 48), (14, 14), (10, 10))
 
 
 DATA = Images(
@@ -344,11 +350,11 @@ def test_each_kind_of_source_gives_the_same_weights(recipe: Recipe, run: Path, t
         tmp_path / "x.pth",
     ):
         read = read_init(str(source))
-        assert read.keys() == expected.model.state_dict().keys(), source
+        assert read.weights.keys() == expected.model.state_dict().keys(), source
         model = ours(recipe.model, 32)
         assert fit(read, model, (4, 4)) == Fitted(False, False)
         assert unchanged(model, expected.model.state_dict()), source
-    older = read_init(str(run / "checkpoints" / "step_00000003"))
+    older = read_init(str(run / "checkpoints" / "step_00000003")).weights
     assert not torch.equal(older["head.weight"], expected.model.head.weight)
 
 

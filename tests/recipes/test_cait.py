@@ -70,6 +70,7 @@ EVERYWHERE: dict[str, Any] = {
     "clip_norm": None,
     "schedule.warmup_epochs": 5,
     "ema": None,
+    "resampling": "antialiased",
 }
 PRETRAINED = {**EVERYWHERE, "optim.lr": 1e-3, "schedule.min_lr": 1e-5, "batch_size": 1024}
 FINETUNED = {

@@ -283,6 +283,7 @@ def expected(name: str) -> dict[str, Any]:
         "source": SOURCES[row["source"]],
         **{f"model.{field}": value for field, value in FAMILIES[row["family"]].items()},
         **PROCEDURES[table],
+        "resampling": "plain" if name.endswith("_repo") else "antialiased",
         **{path: kind(row[key]) for key, (path, kind) in COLUMNS.items() if key in row},
     }
 

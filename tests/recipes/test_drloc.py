@@ -92,6 +92,7 @@ def test_a_row_of_a_table(name: str):
     assert plain.starts_from == (f"{model}_in1k_300e" if finetuned else None)
     assert plain.starts_from is None or plain.starts_from in EVERY
     assert plain.data.image_size == 224
+    assert plain.resampling == "antialiased"
     cross, loss = with_loss.objectives
     assert (cross,) == plain.objectives and isinstance(loss, DRLoc)
     assert (loss.weight, loss.pairs, loss.ramp, loss.offsets) == (

@@ -108,7 +108,7 @@ def options() -> set[str]:
     found |= {f"--no-{name[2:]}" for name in found}
     for recipe in RECIPES.values():
         found |= {f"--{path}".replace("_", "-") for path, _ in leaves(recipe)}
-    code = [ROOT / "bigvit/cli.py", *(ROOT / "benchmarks").glob("*.py")]
+    code = [*(ROOT / "bigvit/cli").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
     import importlib.util
 
     deepspeed = importlib.util.find_spec("deepspeed")

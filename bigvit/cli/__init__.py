@@ -13,6 +13,7 @@ from typing import Any
 
 from bigvit import __version__
 from bigvit.arguments import Parser
+from bigvit.cli import models, pictures
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -53,14 +54,6 @@ def _parser() -> argparse.ArgumentParser:
     command = add("diff", _diff, "print where two recipes differ")
     command.add_argument("first", help="a name, or FILE.py[:NAME]")
     command.add_argument("second", help="a name, or FILE.py[:NAME]")
-    command = add("samples", _samples, "draw a training batch as the model sees it")
-    command.add_argument("recipe", help="a name, or FILE.py[:NAME]")
-    command.add_argument("--data-root", type=Path, help="where the data set is")
-    command.add_argument("--batch", type=int, default=0, help="number of the global batch")
-    command.add_argument(
-        "--count", type=int, help="images drawn (default: 32, or the batch where it is smaller)"
-    )
-    command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
     command = add("stop", _stop, "ask a running training to stop after a checkpoint")
     command.add_argument("path", type=Path, help="its run folder")
     command = add("status", _status, "say what a run does, or why and where it ended")
@@ -91,49 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--ssh-port", type=int, help="as DeepSpeed's --ssh_port")
     command.add_argument("--master-addr", help="as DeepSpeed's --master_addr")
     command.add_argument("--master-port", type=int, default=29500, help="as DeepSpeed's (29500)")
-    command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
-    command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
-    command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
-    command.add_argument(
-        "--data-root", type=Path, help="where the data set is (default: the run's)"
-    )
-    command.add_argument("--workers", type=int, help="processes that decode (default: by cores)")
-    command.add_argument("--image-size", type=int, help="another resolution, pixels")
-    command.add_argument("--crop-ratio", type=float, help="another crop ratio")
-    command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
-    command.add_argument("--ema", action="store_true", help="the average of the weights instead")
-    command = add(
-        "offsets", _offsets, "draw where a localization head sees tokens, and where they are"
-    )
-    command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
-    command.add_argument("images", type=Path, nargs="*", help="image files (default: test images)")
-    command.add_argument("--count", type=int, default=4, help="test images drawn (default 4)")
-    command.add_argument("--pairs", type=int, default=64, help="pairs an image (default 64)")
-    command.add_argument(
-        "--data-root", type=Path, help="where the data set is (default: the run's)"
-    )
-    command.add_argument("--out", type=Path, default=Path("offsets.png"), help="picture to write")
-    command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
-    command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
-    command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
-    command.add_argument("--ema", action="store_true", help="the average of the weights instead")
-    command.add_argument(
-        "--image-size", type=int, nargs="+", help="another resolution: side, or height and width"
-    )
-    command = add("attention", _attention, "picture what a class token attends to in images")
-    command.add_argument("path", type=Path, help="a run folder (its newest checkpoint), or one")
-    command.add_argument("images", type=Path, nargs="+", help="image files")
-    command.add_argument(
-        "--out", type=Path, help="folder to write (default: attention/ of the run)"
-    )
-    command.add_argument("--layers", type=int, default=2, help="the last so many (default 2)")
-    command.add_argument("--image-size", type=int, help="another resolution, pixels")
-    command.add_argument("--ema", action="store_true", help="the average of the weights instead")
-    command = add("branches", _branches, "measure residual branches beside the main branch")
-    command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
-    command.add_argument("--images", type=int, default=64, help="test images used (default 64)")
-    command.add_argument("--data-root", type=Path, help="where the data is (default: the run's)")
-    command.add_argument("--out", type=Path, default=Path("branches.png"), help="picture to write")
+    models.add(add)
+    pictures.add(add)
     return parser
 
 
@@ -203,30 +155,6 @@ def _diff(options: argparse.Namespace) -> None:
         print(line)
 
 
-def _samples(options: argparse.Namespace) -> None:
-    from bigvit.data.check import check_data
-    from bigvit.recipe import Run
-    from bigvit.recipe.check import check_recipe
-    from bigvit.recipe.find import find_recipe
-
-    _, recipe = find_recipe(options.recipe)
-    check_recipe(recipe)
-    if not 0 <= options.batch < recipe.updates:
-        raise ValueError(f"--batch: {options.batch} is not one of 0 to {recipe.updates - 1}")
-    count = min(32, recipe.batch_size) if options.count is None else options.count
-    if not 1 <= count <= recipe.batch_size:
-        raise ValueError(
-            f"--count: {count} is not allowed; a batch has 1 to {recipe.batch_size} images, "
-            "--batch draws another one"
-        )
-    run = Run(data_root=options.data_root)
-    check_data(recipe.data, run)
-    from bigvit.samples import draw_samples
-
-    draw_samples(recipe, run, options.batch, count, options.out)
-    print(options.out)
-
-
 def _stop(options: argparse.Namespace) -> None:
     from bigvit.checkpoint.folder import ask_to_stop
 
@@ -274,9 +202,13 @@ def _checkpoints(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.path} is not a run folder")
     rows = [("update", "size", "age", "whole")]
     for path in checkpoints_of(options.path):
-        size = sum(file.stat().st_size for file in path.iterdir())
-        age = timedelta(seconds=round(time.time() - path.stat().st_mtime))
-        reason = damage(path)
+        try:
+            size = sum(file.stat().st_size for file in path.iterdir())
+            age = timedelta(seconds=round(time.time() - path.stat().st_mtime))
+        except FileNotFoundError:
+            continue  # it was pruned meanwhile
+        if (reason := damage(path)) and not os.path.lexists(path):
+            continue
         whole = f"NO: {reason}" if reason else "yes"
         rows.append((str(batch_of(path)), f"{size / 1e6:,.1f} MB", str(age), whole))
     _print_table(rows)
@@ -295,7 +227,10 @@ def _verify(options: argparse.Namespace) -> None:
         try:
             verify(path)
             print(f"{path} is whole")
-        except Damaged as error:
+        except (OSError, Damaged) as error:
+            if not os.path.lexists(path):
+                print(f"{path} was removed meanwhile")
+                continue
             damaged.append(str(error))
             print(error)
     if damaged:
@@ -332,103 +267,3 @@ def _doctor(options: argparse.Namespace) -> int:
     folders = (options.data_root, options.run_dir)
     master = (options.master_addr, options.master_port)
     return examine(Visit(slots, options.recipe, recipe, *folders, options.ssh_port, *master))
-
-
-def _evaluate(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.start import find_checkpoint
-
-    checkpoint = find_checkpoint(options.path)
-    from bigvit.evaluate import evaluate_checkpoint
-
-    root = options.data_root or _data_root_of(checkpoint)
-    sizes = (options.image_size, options.crop_ratio)
-    found = evaluate_checkpoint(
-        checkpoint, options.batch_size, root, options.workers, *sizes, options.labels, options.ema
-    )
-    print(json.dumps(found, indent=2))
-
-
-def _data_root_of(checkpoint: Path) -> Path | None:
-    """Where the run that wrote a checkpoint found its data."""
-    from bigvit.checkpoint.start import run_of
-    from bigvit.recipe.words import read_json
-
-    described = run_of(checkpoint) / "recipe.json"
-    try:
-        root = Path(read_json(described)["run"]["data_root"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return None if root == Path("None") else root
-
-
-def _offsets(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.start import find_checkpoint
-
-    checkpoint = find_checkpoint(options.path)
-    from bigvit.offsets import draw_offsets, guess
-
-    root = options.data_root or _data_root_of(checkpoint)
-    guesses = guess(checkpoint, options.images, options.count, options.pairs, root)
-    draw_offsets(guesses, options.out)
-    for each in guesses:
-        print(f"{each.name}  off by {each.error:.3f} cells; the best constant by {each.blind:.3f}")
-    print(options.out)
-
-
-def _export(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.start import find_checkpoint, run_of
-
-    checkpoint = find_checkpoint(options.path)
-    folder = options.out or run_of(checkpoint) / "export"
-    from bigvit.export import export, strangers
-
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder}: it is not a folder; choose another")
-    if folder.exists() and (others := strangers(folder)):
-        raise ValueError(f"--out {folder}: it holds other files ({others[0]}); choose another")
-    try:
-        print(export(checkpoint, folder, _size(options.image_size), options.ema))
-    except OSError as error:
-        raise ValueError(f"--out {folder} cannot be written: {error}") from None
-
-
-def _attention(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.start import find_checkpoint, run_of
-
-    checkpoint = find_checkpoint(options.path)
-    folder = options.out or run_of(checkpoint) / "attention"
-    from bigvit import looks
-    from bigvit.attention import look
-
-    sizes = (options.layers, options.image_size)
-    found = look(checkpoint, options.images, *sizes, options.ema)
-    print(looks.write(found, folder, f"{run_of(checkpoint).name}, {checkpoint.name}"))
-
-
-def _branches(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.start import checkpoints_of, find_checkpoint
-
-    newest = [find_checkpoint(path) for path in options.paths]
-    from bigvit.branches import draw, ratios_of
-
-    found = [
-        ratios_of(checkpoint, options.images, options.data_root or _data_root_of(checkpoint))
-        for path, last in zip(options.paths, newest, strict=True)
-        for checkpoint in ([last] if last == path else checkpoints_of(path))
-    ]
-    for each in found:
-        print(json.dumps(each._asdict()))
-    draw(found, options.out)
-    print(options.out)
-
-
-def _size(given: list[int] | None) -> int | tuple[int, int] | None:
-    if given is None:
-        return None
-    if len(given) > 2:
-        raise ValueError(f"--image-size: {given} is not one or two numbers of pixels")
-    return given[0] if len(given) == 1 else (given[0], given[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,140 @@
+"""A trained model, read back from a checkpoint or from a run that may be going on."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bigvit.checkpoint.load import read_weights
+from bigvit.checkpoint.manifest import Damaged, Manifest, read_manifest
+from bigvit.checkpoint.start import find_checkpoints
+from bigvit.engines.ranks import Ranks, alone
+from bigvit.recipe import Recipe
+from bigvit.recipe.store import recipe_from_json
+from bigvit.task import Task
+
+log = logging.getLogger(__name__)
+TRIES = 10  # of a run whose checkpoints go while they are read
+
+
+class Found(NamedTuple):
+    """What a checkpoint holds for anything but training."""
+
+    checkpoint: Path
+    manifest: Manifest
+    recipe: Recipe
+    weights: dict[str, Tensor]  # of the task, and its buffers, whole and in full precision
+
+    @property
+    def model(self) -> dict[str, Tensor]:
+        """The weights of the model alone, by its own names."""
+        prefix = "model."
+        named = self.weights.items()
+        return {n.removeprefix(prefix): w for n, w in named if n.startswith(prefix)}
+
+
+def read_checkpoint(
+    path: Path,
+    average: bool = False,
+    flag: str = "--ema",
+    ranks: Ranks | None = None,
+    say: Callable[[str], None] = log.warning,
+) -> Found:
+    """The weights at a path: a checkpoint's, or of a run folder's newest checkpoint that is what
+    was written. Each rank verifies its share of the files. Collective.
+
+    Args:
+        average: the average of the weights instead of them.
+        flag: what asked for it.
+        say: told, on every rank, which checkpoint is damaged and what is taken instead.
+
+    Raises:
+        Damaged: on every rank; none is whole, and why.
+        ValueError: on every rank; there is none, or it holds no average.
+    """
+    ranks = ranks or alone()
+    for _ in range(TRIES):
+        paths = _listed(path, ranks, say)
+        reasons: list[str] = []
+        for i, checkpoint in enumerate(paths):
+            found, reason, gone, refused = None, "", False, False
+            try:
+                found = _read(checkpoint, average, flag, ranks)
+            except (OSError, Damaged) as error:
+                reason, gone = str(error) or repr(error), not os.path.lexists(checkpoint)
+            except ValueError as error:
+                reason, refused = str(error), True
+            reason = ranks.first_text(reason)
+            gone, refused = ranks.agree_each([gone, refused])
+            if found is not None and not reason:
+                return found
+            if refused:
+                raise ValueError(reason)
+            if gone:  # it was pruned meanwhile, so there is a newer one
+                break
+            reasons.append(reason)
+            if i + 1 < len(paths):
+                say(f"{reason}; going back to {paths[i + 1]}")
+        else:
+            raise Damaged("\n  ".join(reasons))
+    raise ValueError(
+        f"{path}: its checkpoints are removed faster than one can be read; copy one elsewhere, or "
+        "let the run --keep more"
+    )
+
+
+def _listed(path: Path, ranks: Ranks, say: Callable[[str], None]) -> list[Path]:
+    """The checkpoints to try, newest first, as rank 0 sees them. Collective."""
+    names, problem = "", ""
+    if ranks.rank == 0:
+        try:
+            found = find_checkpoints(path)
+            names = "\n".join(str(each.relative_to(path)) for each in found.whole)
+            for reason in found.damaged:
+                say(f"{reason}; going back to {found.whole[0]}")
+        except (OSError, ValueError) as error:
+            problem = str(error)
+    if problem := ranks.first_text(problem):
+        raise ValueError(problem)
+    return [path / name for name in ranks.first_text(names).split("\n")]
+
+
+def _read(checkpoint: Path, average: bool, flag: str, ranks: Ranks) -> Found:
+    manifest = read_manifest(checkpoint)
+    recipe = recipe_from_json(manifest.recipe)
+    _compare(checkpoint, manifest, recipe, average, flag)
+    manifest, weights = read_weights(
+        checkpoint, "ema" if average else "weight", ranks.rank, ranks.world
+    )
+    return Found(checkpoint, manifest, recipe, weights)
+
+
+def _compare(
+    checkpoint: Path, manifest: Manifest, recipe: Recipe, average: bool, flag: str
+) -> None:
+    """Raise Damaged unless a checkpoint lists the weights that its recipe builds, and no others."""
+    with torch.device("meta"):
+        task = Task(recipe)
+    built = {name: tuple(weight.shape) for name, weight in task.state_dict().items()}
+    held = {p.name: p.shape for p in manifest.pieces if p.kind in ("weight", "buffer")}
+    averages = {p.name: p.shape for p in manifest.pieces if p.kind == "ema"}
+    if average and not averages:
+        raise ValueError(
+            f"{flag}: {checkpoint} holds no average of the weights, as its recipe's ema is None; "
+            f"leave {flag} out"
+        )
+    trained = {name: built[name] for name, p in task.named_parameters() if p.requires_grad}
+    for kind, wanted, found in (
+        ("weight", built, held),
+        ("average", trained if averages else {}, averages),
+    ):
+        for name in sorted(wanted.keys() | found.keys()):
+            if wanted.get(name) != found.get(name):
+                raise Damaged(
+                    f"{checkpoint} is not of its recipe's model: its {kind} {name} is "
+                    f"{found.get(name, 'missing')}, and should be {wanted.get(name, 'absent')}"
+                )

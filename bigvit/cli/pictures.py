@@ -1,0 +1,121 @@
+"""Commands that draw what a model sees, and what it has learned."""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from bigvit.cli.models import (
+    A_RUN_OR_ONE,
+    Add,
+    add_data_root,
+    add_ema,
+    add_image_size,
+    data_root_of,
+    refuse_no_checkpoint,
+    run_folder_of,
+    size_of,
+)
+
+
+def add(add: Add) -> None:
+    """Add the commands."""
+    command = add("samples", _samples, "draw a training batch as the model sees it")
+    command.add_argument("recipe", help="a name, or FILE.py[:NAME]")
+    command.add_argument("--data-root", type=Path, help="where the data set is")
+    command.add_argument("--batch", type=int, default=0, help="number of the global batch")
+    command.add_argument(
+        "--count", type=int, help="images drawn (default: 32, or the batch where it is smaller)"
+    )
+    add_image_size(command)
+    command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
+    command = add(
+        "offsets", _offsets, "draw where a localization head sees tokens, and where they are"
+    )
+    command.add_argument("path", type=Path, help=A_RUN_OR_ONE)
+    command.add_argument("images", type=Path, nargs="*", help="image files (default: test images)")
+    command.add_argument("--count", type=int, default=4, help="test images drawn (default 4)")
+    command.add_argument("--pairs", type=int, default=64, help="pairs an image (default 64)")
+    add_data_root(command)
+    command.add_argument("--out", type=Path, default=Path("offsets.png"), help="picture to write")
+    command = add("attention", _attention, "picture what a class token attends to in images")
+    command.add_argument("path", type=Path, help=A_RUN_OR_ONE)
+    command.add_argument("images", type=Path, nargs="+", help="image files")
+    command.add_argument(
+        "--out", type=Path, help="folder to write (default: attention/ of the run)"
+    )
+    command.add_argument("--layers", type=int, default=2, help="the last so many (default 2)")
+    add_image_size(command)
+    add_ema(command)
+    command = add("branches", _branches, "measure residual branches beside the main branch")
+    command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
+    command.add_argument("--images", type=int, default=64, help="test images used (default 64)")
+    add_data_root(command)
+    command.add_argument("--out", type=Path, default=Path("branches.png"), help="picture to write")
+
+
+def _samples(options: argparse.Namespace) -> None:
+    from bigvit.data.check import check_data
+    from bigvit.recipe import Run
+    from bigvit.recipe.check import check_recipe
+    from bigvit.recipe.find import find_recipe
+
+    _, recipe = find_recipe(options.recipe)
+    if (size := size_of(options)) is not None:
+        recipe = replace(recipe, data=replace(recipe.data, image_size=size))
+    check_recipe(recipe)
+    if not 0 <= options.batch < recipe.updates:
+        raise ValueError(f"--batch: {options.batch} is not one of 0 to {recipe.updates - 1}")
+    count = min(32, recipe.batch_size) if options.count is None else options.count
+    if not 1 <= count <= recipe.batch_size:
+        raise ValueError(
+            f"--count: {count} is not allowed; a batch has 1 to {recipe.batch_size} images, "
+            "--batch draws another one"
+        )
+    run = Run(data_root=options.data_root)
+    check_data(recipe.data, run)
+    from bigvit.samples import draw_samples
+
+    draw_samples(recipe, run, options.batch, count, options.out)
+    print(options.out)
+
+
+def _offsets(options: argparse.Namespace) -> None:
+    refuse_no_checkpoint(options.path)
+    from bigvit.offsets import draw_offsets, guess
+
+    root = data_root_of(options, options.path)
+    guesses = guess(options.path, options.images, options.count, options.pairs, root)
+    draw_offsets(guesses, options.out)
+    for each in guesses:
+        print(f"{each.name}  off by {each.error:.3f} cells; the best constant by {each.blind:.3f}")
+    print(options.out)
+
+
+def _attention(options: argparse.Namespace) -> None:
+    size, run = size_of(options), run_folder_of(options.path)
+    refuse_no_checkpoint(options.path)
+    from bigvit import looks
+    from bigvit.attention import look
+    from bigvit.trained import trained
+
+    model = trained(options.path, size, options.ema)
+    found = look(model, options.images, options.layers)
+    title = f"{run.resolve().name}, {model.checkpoint.name}"
+    print(looks.write(found, options.out or run / "attention", title))
+
+
+def _branches(options: argparse.Namespace) -> None:
+    for path in options.paths:
+        refuse_no_checkpoint(path)
+    from bigvit.branches import draw, ratios
+
+    found = [
+        each
+        for path in options.paths
+        for each in ratios(path, options.images, data_root_of(options, path))
+    ]
+    for each in found:
+        print(json.dumps(each._asdict()))
+    draw(found, options.out)
+    print(options.out)
