@@ -1,6 +1,7 @@
 """Every recipe of dense relative localization against the paper's tables, written out here."""
 
 import pytest
+from each import each_of
 
 from bigvit.recipe import DRLoc, Images, layout
 from bigvit.recipe.check import check_recipe
@@ -50,7 +51,7 @@ def test_they_are_all_there_and_no_others():
     assert len(RECIPES) == 133
 
 
-@pytest.mark.parametrize("name", WANTED)
+@each_of("name", WANTED)
 def test_a_row_of_a_table(name: str):
     model, data, table, epochs, finetuned = WANTED[name]
     plain, with_loss = EVERY[name], EVERY[f"drloc_{name}"]
@@ -86,7 +87,7 @@ def test_a_row_of_a_table(name: str):
     assert layout(with_loss, 8, 128).accumulation == 1
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each_of("name", PAIRS)
 def test_table_2a_varies_the_pairs(name: str):
     loss = EVERY[name].objectives[1]
     assert isinstance(loss, DRLoc) and loss.pairs == PAIRS[name]
