@@ -36,8 +36,8 @@ def refused(hosts, warm) -> Callable[..., str]:
     """What a run over both hosts says that ends with code 2."""
 
     def run(recipe: str, *options: object) -> str:
-        script = (two.ROOT / "scripts" / "train.py", recipe, "--workers", 0, *options)
-        ranks = hosts.warm(warm, *script)
+        script = Path(__file__).with_name("impatient.py")
+        ranks = hosts.warm(warm, script, recipe, "--workers", 0, *options)
         assert ranks.wait(60) == [2, 2], ranks.output
         assert "Traceback" not in ranks.output
         return ranks.output
