@@ -72,16 +72,26 @@ def _pixels(recipe: Recipe, source: Source, batch: int) -> str:
 
 
 def blind_to(folder: Path, ranks: Ranks) -> str:
-    """Which rank does not see what rank 0 writes into a folder, or ''. Collective."""
+    """Why a folder does not serve all ranks: rank 0 cannot write there, or another does not see
+    what it writes; or ''. Collective."""
     name = ranks.first_text(f".seen_by_all_{secrets.token_hex(4)}" if ranks.rank == 0 else "")
-    file = folder / name
+    file, fault = folder / name, ""
     if ranks.rank == 0:
-        file.touch()
-    ranks.agree(0)  # it is written
+        try:
+            file.touch()
+        except OSError as error:
+            fault = f"it cannot be written to: {error}"
+    if fault := ranks.first_text(fault):
+        return fault
     deadline = time.monotonic() + SEEN
     while not (seen := file.exists()) and time.monotonic() < deadline:
         time.sleep(0.5)  # a network's file system may take a moment
     blind = ranks.first_text("" if seen else ranks.name(ranks.rank))
     if ranks.rank == 0:
         file.unlink()
-    return blind
+    if not blind:
+        return ""
+    return (
+        f"{blind} does not see there what {ranks.name(0)} writes; checkpoints need a folder that "
+        "all hosts share"
+    )

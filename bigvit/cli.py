@@ -306,20 +306,26 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _env(options: argparse.Namespace) -> None:
-    from bigvit.variables import write_variables
+    from bigvit.variables import NAMES, write_variables
 
-    path, lines = write_variables(options.given, options.interface)
-    print(f"{path.absolute()}:", *lines, sep="\n")
+    path, variables, left_out = write_variables(options.given, options.interface)
+    print(f"{path.absolute()}:")
+    for name, value in variables.items():
+        print(f"{name}={value}" if name in NAMES else f"{name}=(not shown)")
+    if left_out:
+        print(f"left out, NAME=VALUE adds one: {', '.join(left_out)}", file=sys.stderr)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from bigvit.hosts import read_hostfile
+    from bigvit.hosts import check_host, read_hostfile
     from bigvit.recipe.find import find_recipe
 
     slots = None if options.hostfile is None else read_hostfile(options.hostfile)
     recipe = None if options.recipe is None else find_recipe(options.recipe)[1]
     from bigvit.doctor.examine import Visit, examine
 
+    if options.master_addr is not None:
+        check_host(options.master_addr, "--master-addr")
     folders = (options.data_root, options.run_dir)
     master = (options.master_addr, options.master_port)
     return examine(Visit(slots, options.recipe, recipe, *folders, options.ssh_port, *master))

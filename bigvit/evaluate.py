@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,25 +58,24 @@ def evaluate(
     ranks: Ranks,
     workers: int = 0,
     labels: Sequence[Sequence[int]] | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    agreed: Callable[[Callable[[], Batch | None]], Batch | None] = lambda fetch: fetch(),
 ) -> Counts:
     """Count what `predict` gets right. Collective: every rank predicts equally often.
 
     Args:
-        interrupted: asked before every batch, with the same answer on every rank.
+        agreed: fetches a batch (none after the last), or raises; on every rank alike.
         workers: processes of this rank that decode.
         labels: the classes that count as right, by image number, instead of the source's one;
             an image without any is not counted (ReaL, arXiv:2006.07159).
 
     Raises:
-        Interrupted: it was, on every rank.
+        Interrupted: `agreed` did, on every rank.
     """
     began = time.perf_counter()
     total, bad = torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
     loss = torch.zeros((), dtype=torch.float64)
-    for batch in test_batches(source, data, batch_size, ranks.rank, ranks.world, workers):
-        if interrupted():
-            raise Interrupted
+    batches = test_batches(source, data, batch_size, ranks.rank, ranks.world, workers)
+    while (batch := agreed(partial(next, batches, None))) is not None:
         logits = predict(batch).cpu()
         right, valid = _right(batch, labels, logits.shape[1])
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices

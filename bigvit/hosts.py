@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,10 @@ from pathlib import Path
 CONNECT = 10  # seconds that ssh may take to connect
 EXPORTED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL")  # what DeepSpeed carries along by itself
 PLAIN = re.compile(r"[\w@%+=:,./-]*")  # what it carries without quotes
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # of a variable, as shells have them
+HOST = re.compile(  # a name or an address
+    r"(\w[\w.-]*@)?([A-Za-z0-9][\w.-]*|[\dA-Fa-f]*(:[\dA-Fa-f.]*){2,7})", re.ASCII
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
                 f"--hostfile {path}, line {number}: {line!r} is not HOST slots=N, with N the "
                 "number of GPUs to use there"
             )
+        check_host(found[1], f"--hostfile {path}, line {number}")
         if found[1] in slots:
             raise ValueError(f"--hostfile {path}, line {number}: {found[1]} is there already")
         slots[found[1]] = int(found[2])
@@ -56,32 +61,62 @@ def read_hostfile(path: Path) -> dict[str, int]:
     return slots
 
 
+def check_host(host: str, where: str) -> None:
+    """Refuse what ssh, pdsh or a shell would take for something else than a host.
+
+    Raises:
+        ValueError: says where it stands.
+    """
+    if not HOST.fullmatch(host):
+        raise ValueError(
+            f"{where}: {host!r} is not the name or address of a host; a name has letters, digits, "
+            "'.', '-' and '_', begins with a letter or digit, and USER@ may stand before it"
+        )
+
+
 def environment_files() -> list[Path]:
     """Where DeepSpeed looks for variables, in its order: what comes later counts."""
     name = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
     return [Path.home() / name, Path(name)]
 
 
+def import_path(text: str) -> str:
+    """A PYTHONPATH without its empty entries, which mean the current folder."""
+    return ":".join(entry for entry in text.split(":") if entry not in ("", "."))
+
+
 def carried() -> dict[str, str]:
-    """The variables that DeepSpeed's launcher sets on every host.
+    """The variables that DeepSpeed's launcher sets on every host, but for the current folder, which
+    it puts before PYTHONPATH: what happens to lie there is not to be imported.
 
     Raises:
         ValueError: a line of .deepspeed_env is not NAME=VALUE.
     """
-    names = [name for name in os.environ if name.startswith(EXPORTED)]
-    variables = {name: os.environ[name] for name in names}
-    variables["PYTHONPATH"] = ":".join(filter(None, (os.getcwd(), variables.get("PYTHONPATH"))))
-    for path in environment_files():
+    names = [name for name in os.environ if name.startswith(EXPORTED) and NAME.fullmatch(name)]
+    variables = {name: os.environ[name] for name in names} | in_files()
+    variables["PYTHONPATH"] = import_path(variables.get("PYTHONPATH", ""))
+    return variables
+
+
+def in_files(paths: Iterable[Path] | None = None) -> dict[str, str]:
+    """The variables of DeepSpeed's files, or of these.
+
+    Raises:
+        ValueError: a line is not NAME=VALUE.
+    """
+    variables: dict[str, str] = {}
+    for path in environment_files() if paths is None else paths:
         if not path.is_file():
             continue
-        for number, line in enumerate(path.read_text().rstrip("\n").split("\n"), 1):
-            name, equals, value = line.partition("=")
-            if not equals:
-                raise ValueError(
-                    f"{path}, line {number}: {line!r} is not NAME=VALUE; DeepSpeed takes no "
-                    "comments and no empty lines there"
-                )
-            variables[name.strip()] = value.strip()
+        with path.open() as lines:
+            for number, line in enumerate(lines, 1):
+                name, equals, value = line.partition("=")
+                if not equals or not NAME.fullmatch(name.strip()):
+                    raise ValueError(  # without the value: it may be a secret
+                        f"{path}, line {number}: {name.strip()!r} is not NAME=VALUE; DeepSpeed "
+                        "takes no comments and no empty lines there"
+                    )
+                variables[name.strip()] = value.strip()
     return variables
 
 
@@ -125,7 +160,8 @@ def answering(hosts: Sequence[str], ssh_port: int | None = None) -> set[str]:
 
 def run_here(command: Sequence[str], seconds: float) -> Done:
     """Run a command on this machine, without ssh."""
-    return _run(_limited(command, seconds), seconds, 10)
+    own = {**os.environ, "PYTHONPATH": import_path(os.environ.get("PYTHONPATH", ""))}
+    return _run(_limited(command, seconds), seconds, 10, own)
 
 
 def _limited(command: Sequence[str], seconds: float) -> list[str]:
@@ -133,7 +169,9 @@ def _limited(command: Sequence[str], seconds: float) -> list[str]:
     return ["timeout", "-k", "5", str(seconds), *command]
 
 
-def _run(command: Sequence[str], seconds: float, more: float) -> Done:
+def _run(
+    command: Sequence[str], seconds: float, more: float, own: Mapping[str, str] | None = None
+) -> Done:
     began = time.time()
     try:
         done = subprocess.run(
@@ -143,6 +181,7 @@ def _run(command: Sequence[str], seconds: float, more: float) -> Done:
             text=True,
             errors="replace",
             timeout=seconds + more,
+            env=own,
         )
     except FileNotFoundError:
         raise ValueError(f"there is no {command[0]} here; install it") from None

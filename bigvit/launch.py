@@ -4,13 +4,18 @@ The launchers run in a session of their own, and ignore SIGUSR1. Whatever signal
 to every rank as that one, again and again until they have left: a rank that is only starting may
 miss it. With a hostfile no rank may be here, and the stop file of the run folder asks them. What is
 left running when the launcher has ended is asked to stop, and then killed.
+
+Nothing is imported from the current folder, where `deepspeed` looks first: by `python -m`, and on
+other hosts by PYTHONPATH. `--module` alone needs it; and `python -m` of Python 3.10 still looks.
 """
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +23,12 @@ from types import FrameType
 
 import psutil
 
-from bigvit.hosts import read_hostfile
+from bigvit.hosts import check_host, import_path, in_files, read_hostfile
 from bigvit.stopping import SIGNALS
 
 AGAIN = 1.0  # seconds between signals to the ranks
 ALIVE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"  # a dead host ends its ssh
+PLAIN = re.compile(r"[\w@+=:,./-]+")  # what pdsh and a shell leave as it is
 GRACE = 60.0  # seconds that ranks have for their last checkpoint without a launcher
 
 
@@ -30,11 +36,18 @@ def launch(arguments: Sequence[str]) -> int:
     """Run `deepspeed ARGUMENTS` to its end, and return its exit code.
 
     Raises:
-        ValueError: the hostfile is none. (DeepSpeed would train on this machine alone.)
+        ValueError: the hostfile is none (DeepSpeed would train on this machine alone), or hosts
+            would not be given what stands here.
     """
-    stopping, hosts = False, _hostfile(arguments)
-    if hosts is not None:
-        read_hostfile(hosts)
+    stopping, own = False, arguments[: _script(arguments)]
+    hostfile, master = _value(own, "-H", "--hostfile"), _value(own, "--master_addr")
+    if hostfile is not None:
+        read_hostfile(Path(hostfile))
+    if master is not None:
+        check_host(master, "--master_addr")
+    hosts = hostfile is not None and "--no_ssh" not in own
+    if hosts:
+        _check_words(arguments)
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal stopping
@@ -42,20 +55,20 @@ def launch(arguments: Sequence[str]) -> int:
 
     for number in SIGNALS:
         signal.signal(number, stop)
-    ssh = os.environ.get("PDSH_SSH_ARGS_APPEND", "")
-    process = subprocess.Popen(
-        [Path(sys.executable).with_name("deepspeed"), *arguments],
-        env={**os.environ, "PDSH_SSH_ARGS_APPEND": f"{ssh} {ALIVE}".strip()},
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
-    )
-    while process.poll() is None:
-        if stopping:
-            _ask(process.pid)
-            if hosts is not None:
-                _ask_all(arguments)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(AGAIN)
+    with _environment(arguments, hosts) as variables:
+        process = subprocess.Popen(
+            [Path(sys.executable).with_name("deepspeed"), *arguments],
+            env=variables,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+        )
+        while process.poll() is None:
+            if stopping:
+                _ask(process.pid)
+                if hosts:
+                    _ask_all(arguments)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(AGAIN)
     _clear(process.pid)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
@@ -65,14 +78,52 @@ def _script(arguments: Sequence[str]) -> int:
     return next((i for i, word in enumerate(arguments) if word.endswith(".py")), len(arguments))
 
 
-def _hostfile(arguments: Sequence[str]) -> Path | None:
-    """The hostfile that is given, where ranks are started by ssh."""
-    own = arguments[: _script(arguments)]
-    for i, word in enumerate(own):
-        if word in ("-H", "--hostfile") or word.startswith("--hostfile="):
-            path = Path(word.partition("=")[2] or [*own, ""][i + 1])
-            return None if "--no_ssh" in own else path
+def _value(own: Sequence[str], *names: str) -> str | None:
+    """What is given for an option of `deepspeed` by one of its names, the last of which may be cut
+    short."""
+    for word, following in zip(own, [*own[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in names or len(name) > 3 and names[-1].startswith(name):
+            return value if equals else following
     return None
+
+
+def _check_words(arguments: Sequence[str]) -> None:
+    """Refuse what would become something else in the command lines of other hosts' shells."""
+    garbled = [word for word in arguments if not PLAIN.fullmatch(word.replace(" ", ""))]
+    garbled += [] if PLAIN.fullmatch(here := os.getcwd()) else [here]
+    if garbled:
+        raise ValueError(
+            f"{garbled[0]!r}: DeepSpeed puts it into the command lines of other hosts unquoted, "
+            "and their shells would read it as something else; use letters, digits and @+=:,./-_ "
+            "(blanks are quoted, but not in the name of the current folder)"
+        )
+
+
+@contextlib.contextmanager
+def _environment(arguments: Sequence[str], hosts: bool) -> Iterator[dict[str, str]]:
+    """The launcher's variables, by which nothing is imported from the current folder, here and on
+    the hosts: they are told so by a file beside those that DeepSpeed reads, for this while."""
+    ssh = os.environ.get("PDSH_SSH_ARGS_APPEND", "")
+    variables = {**os.environ, "PDSH_SSH_ARGS_APPEND": f"{ssh} {ALIVE}".strip()}
+    at = _script(arguments)
+    if "--module" in arguments[:at] or at == len(arguments):
+        yield variables
+        return
+    told = in_files() if hosts else {}
+    path = import_path(told.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
+    # what PYTHONSAFEPATH takes from ranks is given back: modules beside their script
+    path = ":".join(filter(None, (str(Path(arguments[at]).absolute().parent), path)))
+    variables |= {"PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+    if not hosts:
+        yield variables
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="bigvit", suffix=".env") as file:  # mode 0600
+        file.writelines(
+            f"{name}={value}\n" for name, value in (told | {"PYTHONPATH": path}).items()
+        )
+        file.flush()
+        yield {**variables, "DS_ENV_FILE": file.name}
 
 
 def _ask_all(arguments: Sequence[str]) -> None:

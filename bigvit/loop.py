@@ -9,14 +9,16 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
+from bigvit.ahead import Ahead, RankFailed, Told, raise_alike
 from bigvit.alike import compare_hosts
 from bigvit.checkpoint.folder import RunFolder
 from bigvit.checkpoint.load import fill, verified
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.save import NotSaved, Saver
+from bigvit.checkpoint.sound import newest_sound
 from bigvit.checkpoint.start import Refused, Start, refuse_changes
 from bigvit.checkpoint.weights import fitted, read_init
-from bigvit.data.bad import BadImages, gather
+from bigvit.data.bad import BadImages, TooManyBad, gather
 from bigvit.data.loader import train_batches, workers_for
 from bigvit.data.sources import Source, open_source
 from bigvit.engines.build import Initial, build_engine, outline
@@ -51,18 +53,19 @@ def run(
         Damaged: no checkpoint is whole; nothing was changed.
         Refused: the run cannot go on from the checkpoint with these data; nothing was changed.
         Unfit: the weights to start from cannot be read, or are not of this model.
-        NotFinite, LossJumped, NotSaved, TooManyBad: training ended early; the last checkpoint is
-            whole.
+        NotFinite, LossJumped, NotSaved, TooManyBad, RankFailed: training ended early; the last
+            checkpoint is whole.
     """
     recipe, options = command.recipe, command.run
     say = partial(print, flush=True) if folder is not None else _silent
     found = _checkpoint(start, ranks, say)
     train_set = open_source(recipe.data, "train", options.data_root)
     test_set = open_source(recipe.data, "test", options.data_root)
-    first, due = Place(0, 0), False
+    first, due, losses = Place(0, 0), False, ()
     if found is not None:
         manifest = found[1]
         first, due = Place(manifest.batch, manifest.update), manifest.evaluation_due
+        losses = manifest.losses
     reason, index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
     if reason:
         raise Refused(reason)
@@ -77,8 +80,6 @@ def run(
         fill(engine, path, manifest)
         if older := left_out(manifest.recipe):
             say(f"{path}: {older}")
-    if folder is not None:
-        folder.take_up(*first, due)
     saver = Saver(
         engine,
         start.folder / "checkpoints",
@@ -88,14 +89,18 @@ def run(
         index,
         options.background_save,
     )
-    progress = Progress(recipe, first, folder)
+    progress = Progress(recipe, first, folder, due)
     progress.classes(train_set.classes)
     try:
         training = Training(
-            command, cut, engine, saver, train_set, test_set, progress, stop_requested
+            command, cut, engine, saver, train_set, test_set, progress, stop_requested, losses
         )
         is_saved = found is not None and found[0].parent == saver.folder
         return training.run(first, is_saved, due)
+    except (RankFailed, TooManyBad):
+        with suppress(NotSaved):
+            saver.wait()  # what is on its way is whole then
+        raise
     finally:
         progress.close()
 
@@ -170,7 +175,9 @@ class Training:
         test_set: Source,
         progress: Progress,
         stop_requested: Callable[[], bool],
+        losses: Sequence[float] = (),
     ) -> None:
+        """Args: losses: of the updates before, which the loss guard looks back at."""
         self.recipe, self.options, self.cut = command.recipe, command.run, cut
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
         self.train_set, self.test_set, self.progress = train_set, test_set, progress
@@ -178,7 +185,7 @@ class Training:
         self.workers = workers_for(command.run.workers)
         self.bad = BadImages(train_set, command.run.bad_images, self.ranks)
         jump = command.run.loss_jump
-        self.guard = LossGuard(jump) if jump is not None else None
+        self.guard = LossGuard(jump, losses) if jump is not None else None
 
     def run(self, first: Place, is_saved: bool, due: bool) -> Outcome:
         """Train from a place on. Collective.
@@ -197,38 +204,71 @@ class Training:
             first.batch,
             self.engine.task.draws,
         )
+        ahead = self._fetch(batches, first)
         while True:
-            stop = self._asked()
+            told = self._told(ahead, place)
+            stop = bool(told.stop)
             if due and not stop:
                 due = stop = not self._evaluated(place)
             ended = place.batch == recipe.updates
-            stop = stop or place.batch == options.stop_after
-            last = stop or ended
+            last = stop or self._ends(place)
             if last:
                 self._settle(self.saver.wait)
             if not is_saved and (last or self._save_due(place, first)):
                 self.ranks.at(f"saving update {place.batch}")
-                saving = partial(self.saver.save, place.batch, place.batch - place.update, due)
+                saving = partial(self._save, place, due)
                 saving() if last else self._settle(saving)
                 is_saved = True
             if last:
                 self.saver.wait()
                 self._say_saved()
                 return "done" if ended and not due else "requeue"
-            place = self._update(place, batches)
+            place, ahead = self._update(place, ahead.micro, told.bad, batches)
             is_saved, every = False, recipe.updates_per_epoch * options.evaluate_every
             due = place.batch == recipe.updates or place.batch % every == 0
+
+    def _ends(self, place: Place) -> bool:
+        """Whether training ends here by itself."""
+        return place.batch in (self.recipe.updates, self.options.stop_after)
 
     def _save_due(self, place: Place, first: Place) -> bool:
         return place.batch > first.batch and place.batch % self.options.checkpoint_every == 0
 
-    def _asked(self) -> bool:
-        """Whether to stop now. Collective; also finds out that a checkpoint cannot be written."""
-        stop, failed = self.ranks.agree_each([self.stop_requested(), self.saver.failed])
-        if failed:
+    def _save(self, place: Place, due: bool) -> None:
+        losses = self.guard.losses if self.guard is not None else ()
+        self.saver.save(place.batch, place.batch - place.update, due, tuple(losses))
+
+    def _fetch(self, batches: Iterator[list[Batch]], place: Place) -> Ahead:
+        """Take the batch that comes after a place, and begin to agree on what the ranks know by
+        now. The update before is computed meanwhile, so nobody waits; a request to stop that comes
+        later than this is known after the next one."""
+        micro, error = list[Batch](), None
+        if not self._ends(place):
+            self.ranks.at(f"reading batch {place.batch + 1}")
+            asked = time.perf_counter()
+            try:
+                micro = next(batches)
+            except Exception as failure:
+                error = failure
+            self.progress.waits(time.perf_counter() - asked)
+        told = Told(
+            self.stop_requested(), self.saver.failed, error is not None, self.bad.flag(micro)
+        )
+        return Ahead(micro, error, self.ranks.agree_later(told))
+
+    def _told(self, ahead: Ahead, place: Place) -> Told:
+        """What the ranks have agreed on. Collective; also finds out that a checkpoint cannot be
+        written, or a batch not be read."""
+        told = Told(*ahead.told())
+        self._heed(told, f"reading batch {place.batch + 1}", ahead.error)
+        return told
+
+    def _heed(self, told: Told, doing: str, error: Exception | None) -> None:
+        if told.unsaved:
             self._settle(self.saver.wait)
         self._say_saved()
-        return bool(stop)
+        if told.failed:
+            raise_alike(self.ranks, doing, error)
 
     def _settle(self, saving: Callable[[], object]) -> None:
         """Save, or wait for it; a failure ends the run, or is only said, as chosen."""
@@ -242,18 +282,23 @@ class Training:
     def _say_saved(self) -> None:
         while self.saver.saved:
             self.progress.saved(self.saver.saved.pop(0))
+        while self.saver.warnings:
+            self.progress.warn(self.saver.warnings.pop(0))
 
-    def _update(self, place: Place, batches: Iterator[list[Batch]]) -> Place:
-        """Consume the next batch."""
-        self.ranks.at(f"reading batch {place.batch + 1}")
-        asked = time.perf_counter()
-        micro = next(batches)
-        waited = time.perf_counter() - asked
+    def _update(
+        self, place: Place, micro: Sequence[Batch], bad: int, batches: Iterator[list[Batch]]
+    ) -> tuple[Place, Ahead]:
+        """Consume a batch, and fetch the next.
+
+        Args:
+            bad: the ranks' flag of its bad images.
+        """
         try:
-            self.bad.saw(micro)
+            self.bad.saw(micro, bad)
         finally:
             self.progress.unreadable(self.bad.new_names())
         batch, lr = place.batch + 1, self.recipe.lr(place.update)
+        ahead = self._fetch(batches, Place(batch, place.update))
         log = batch % self.options.log_every == 0 or batch == self.recipe.updates
         self.ranks.at(f"update {batch}")
         try:
@@ -261,8 +306,8 @@ class Training:
         except (NotFinite, LossJumped) as error:
             self._explain(error, batch, micro)
         place = Place(batch, place.update + info.applied)
-        self.progress.updated(place, lr, info, waited, log)
-        return place
+        self.progress.updated(place, lr, info, log)
+        return place, ahead
 
     def _evaluated(self, place: Place) -> bool:
         """Count what is right of the test images; false where a request to stop came first."""
@@ -275,7 +320,7 @@ class Training:
             self.cut.micro_batch,
             self.ranks,
             self.workers,
-            interrupted=self._asked,
+            agreed=self._next_of_evaluation,
         )
         try:
             counts, of_average = count(), None
@@ -288,6 +333,20 @@ class Training:
         self.progress.evaluated(place, counts, of_average)
         return True
 
+    def _next_of_evaluation(self, fetch: Callable[[], Batch | None]) -> Batch | None:
+        """A batch to predict, unless a rank wants to stop, or cannot read its own. Collective."""
+        batch, error = None, None
+        try:
+            batch = fetch()
+        except Exception as failure:
+            error = failure
+        flags = [self.stop_requested(), self.saver.failed, error is not None]
+        told = Told(*self.ranks.agree_each(flags))
+        self._heed(told, "evaluating", error)
+        if told.stop and batch is not None:
+            raise Interrupted
+        return batch
+
     def _explain(
         self, error: NotFinite | LossJumped, batch: int, micro: Sequence[Batch]
     ) -> NoReturn:
@@ -295,5 +354,7 @@ class Training:
         ids = gather(torch.cat([part.ids for part in micro]), self.ranks).tolist()
         with suppress(NotSaved):
             self.saver.wait()  # what is on its way is the last good one
-        there = self.progress.stopped([self.train_set.name(id) for id in ids])
+        good, reasons = newest_sound(self.saver.folder.parent, self.ranks)
+        images = [self.train_set.name(id) for id in ids]
+        there = self.progress.stopped(images, good, reasons)
         raise type(error)(f"update {batch}: {error}{there}") from None

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 MEMORY = 50  # losses that the mean is over
 LEAST = 10  # losses that it needs
@@ -12,12 +13,16 @@ class LossJumped(Exception):
 
 
 class LossGuard:
-    """Compares each loss with the mean of those before it, once this process knows ten."""
+    """Compares each loss with the mean of those before it, once it knows ten."""
 
-    def __init__(self, jump: float) -> None:
-        """Args: jump: the multiple of the mean at which to stop."""
+    def __init__(self, jump: float, before: Sequence[float] = ()) -> None:
+        """
+        Args:
+            jump: the multiple of the mean at which to stop.
+            before: the losses that it knew where the run was stopped.
+        """
         self.jump = jump
-        self.losses: deque[float] = deque(maxlen=MEMORY)
+        self.losses = deque(before, maxlen=MEMORY)
 
     def __call__(self, loss: float) -> None:
         """Look at the loss of an update that is not applied yet. One that is not finite is left to

@@ -3,16 +3,17 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from bigvit.beside import Beside
+from bigvit.board import Board
 from bigvit.checkpoint.files import write_json
 from bigvit.checkpoint.folder import CLASSES, RunFolder
-from bigvit.checkpoint.start import checkpoints_of
 from bigvit.engines.engine import StepInfo
 from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
@@ -28,25 +29,37 @@ class Place(NamedTuple):
 class Progress:
     """A bar on a terminal, plain lines elsewhere, and a line of metrics.jsonl in any case."""
 
-    def __init__(self, recipe: Recipe, first: Place, folder: RunFolder | None) -> None:
+    def __init__(
+        self, recipe: Recipe, first: Place, folder: RunFolder | None, evaluation_due: bool = False
+    ) -> None:
+        """The run goes on from a place, an evaluation there included where it is due."""
         self.recipe, self.folder = recipe, folder
-        self.bar = self.board = None
-        if folder is not None:
-            self.board = SummaryWriter(str(folder.path / "tensorboard"), purge_step=first.batch + 1)
-            if sys.stderr.isatty():
-                total, done = recipe.updates, first.batch
-                self.bar = tqdm(total=total, initial=done, unit="update", dynamic_ncols=True)
+        self.bar: tqdm[Any] | None = None
+        self.beside = Beside(self.say)
         self._begin(first)
+        if folder is None:
+            return
+        self.board = Board(folder.path / "tensorboard", first.batch + 1)
+        if sys.stderr.isatty():
+            total, done = recipe.updates, first.batch
+            self.bar = tqdm(total=total, initial=done, unit="update", dynamic_ncols=True)
+        forget = partial(folder.forget_after, first.batch, evaluation_due)
+        self.beside.write(folder.metrics.name, forget)
+        folder.update = first.update
+        self._status(folder)
 
     def _begin(self, place: Place) -> None:
         """Start to measure anew, after what was not training."""
         self.began, self.since, self.waited = time.perf_counter(), place.batch, 0.0
 
-    def updated(self, place: Place, lr: float, info: StepInfo, waited: float, log: bool) -> None:
-        """A batch was consumed, after waiting this many seconds for its images."""
+    def waits(self, seconds: float) -> None:
+        """Training waited for images."""
+        self.waited += seconds
+
+    def updated(self, place: Place, lr: float, info: StepInfo, log: bool) -> None:
+        """A batch was consumed."""
         if self.folder is None:
             return
-        self.waited += waited
         self.folder.update = place.update
         if self.bar is not None:
             self.bar.update(place.batch - self.bar.n)
@@ -73,8 +86,7 @@ class Progress:
             **({"norms": info.norms} if info.norms is not None else {}),
         }
         self._write(folder, line)
-        with self._beside():
-            folder.say("running")
+        self._status(folder)
         shown = (
             f"loss {info.loss:.4f}  lr {line['lr']:.2e}  {line['images_per_second']:.0f} images/s  "
             f"waiting {100 * line['waiting']:.0f} %"
@@ -91,20 +103,12 @@ class Progress:
 
     def _write(self, folder: RunFolder, line: dict[str, Any]) -> None:
         """A line of metrics.jsonl, and the same for TensorBoard."""
-        assert self.board is not None
-        with self._beside():
-            folder.log(line)
-            for name, value in _scalars(line):
-                self.board.add_scalar(name, value, line["batch"])
-            self.board.flush()
+        self.beside.write(folder.metrics.name, partial(folder.log, line))
+        values, step = list(_scalars(line)), line["batch"]
+        self.beside.write("TensorBoard's log", partial(self.board.add, values, step, time.time()))
 
-    @contextmanager
-    def _beside(self) -> Iterator[None]:
-        """What is written beside the training does not end it, as on a full disk."""
-        try:
-            yield
-        except OSError as error:
-            self.warn(f"the log has a gap: {error}")
+    def _status(self, folder: RunFolder) -> None:
+        self.beside.write("status.json", partial(folder.say, "running"), kept=1)
 
     def evaluated(self, place: Place, counts: Counts, averaged: Counts | None) -> None:
         """The test images were counted, by the weights and, where asked for, by their average."""
@@ -123,16 +127,18 @@ class Progress:
     def classes(self, names: list[str]) -> None:
         """The classes have these names."""
         if self.folder is not None:
-            with self._beside():
-                write_json(self.folder.path / CLASSES, names)
+            self.beside.write(CLASSES, partial(write_json, self.folder.path / CLASSES, names))
 
     def unreadable(self, names: Sequence[str]) -> None:
         """Images could not be read."""
-        if self.folder is None:
-            return
-        with self._beside():
-            if new := self.folder.list_bad(names):
-                self.say(f"{new} unreadable images more, listed in {self.folder.bad_images}")
+        if self.folder is not None and names:
+            self.beside.write(
+                self.folder.bad_images.name, partial(self._list_bad, self.folder, names)
+            )
+
+    def _list_bad(self, folder: RunFolder, names: Sequence[str]) -> None:
+        if new := folder.list_bad(names):
+            self.say(f"{new} unreadable images more, listed in {folder.bad_images}")
 
     def saved(self, batch: int) -> None:
         """The checkpoint after this many batches is whole."""
@@ -143,16 +149,25 @@ class Progress:
         if self.folder is not None:
             self.say(f"warning: {text}")
 
-    def stopped(self, images: Sequence[str]) -> str:
+    def stopped(self, images: Sequence[str], good: Path | None, not_good: Sequence[str]) -> str:
         """An update was refused: list its images, and say where, and what there is to go on from;
-        nothing on other ranks."""
+        nothing on other ranks.
+
+        Args:
+            good: the newest checkpoint that is.
+            not_good: what is wrong with each newer one.
+        """
         if self.folder is None:
             return ""
         listed = self.folder.path / "stopped_images.txt"
-        listed.write_text("".join(f"{name}\n" for name in images))
-        last = checkpoints_of(self.folder.path)
-        saved = f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint"
-        return f"; its {len(images)} images are listed in {listed}; {saved}"
+        text = "".join(f"{name}\n" for name in images)
+        self.beside.write(listed.name, partial(listed.write_text, text))
+        reasons = f" ({'; '.join(not_good)})" if not_good else ""
+        saved = "no checkpoint is good" if not_good else "there is no checkpoint"
+        if good is not None:
+            saved = f"the last good checkpoint is {good}"
+            reasons += "; branch off from it into another --run-dir" if not_good else ""
+        return f"; its {len(images)} images are listed in {listed}; {saved}{reasons}"
 
     def say(self, text: str) -> None:
         """A line, above the bar where there is one."""
@@ -165,8 +180,8 @@ class Progress:
         """Leave the terminal as it was."""
         if self.bar is not None:
             self.bar.close()
-        if self.board is not None:
-            self.board.close()
+            self.bar = None
+        self.beside.close()
 
 
 def _scalars(line: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:

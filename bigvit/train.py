@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from bigvit.checkpoint.folder import RunFolder
+from bigvit.checkpoint.folder import RunFolder, State
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.checkpoint.start import WAY_OUT, Refused, Start, plan_start
 from bigvit.data.check import check_data
@@ -92,6 +92,7 @@ def _check_init(command: Command) -> None:
 
 
 def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> int:
+    from bigvit.ahead import RankFailed
     from bigvit.alike import blind_to
     from bigvit.checkpoint.save import NotSaved
     from bigvit.checkpoint.weights import Unfit
@@ -120,10 +121,7 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         except ValueError as error:
             problem = str(error)
     if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
-        problem = (
-            f"--run-dir {start.folder}: {blind} does not see there what {ranks.name(0)} writes; "
-            "checkpoints need a folder that all hosts share"
-        )
+        problem = f"--run-dir {start.folder}: {blind}"
     if ranks.agree(bool(problem)):
         watch.leave()
         if folder is not None:
@@ -141,6 +139,10 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         code = _end(folder, STOPPED_ITSELF, str(error))
     except NotSaved as error:
         code = _end(folder, CRASHED, str(error))
+    except RankFailed as error:
+        if (cause := error.__cause__) is not None and not isinstance(cause, OSError):
+            traceback.print_exception(cause)
+        code = _end(folder, CRASHED, str(error))
     except BaseException as error:
         watch.crashed(f"{type(error).__name__}: {error}")
         traceback.print_exc()
@@ -150,7 +152,7 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
         asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""
         reason = "" if code == DONE else ranks.first_text(asked) or "--stop-after"
         if folder is not None:
-            folder.say(outcome, code, reason)
+            _tell(folder, outcome, code, reason)
             print(f"{outcome}: update {folder.update}, {folder.path}", flush=True)
     watch.leave()
     if folder is not None:
@@ -162,9 +164,16 @@ def _end(folder: RunFolder | None, code: int, reason: str) -> int:
     """Say why a run ended early, in the run folder and to the person."""
     if folder is not None:
         print(f"error: {reason}", file=sys.stderr, flush=True)
-        with contextlib.suppress(OSError):  # a full disk: it was said above
-            folder.say("error", code, reason)
+        _tell(folder, "error", code, reason)
     return code
+
+
+def _tell(folder: RunFolder, state: State, code: int, reason: str) -> None:
+    """Write why the run ended. It ends like that, too, where the disk is full."""
+    try:
+        folder.say(state, code, reason)
+    except OSError as error:
+        print(f"warning: status.json cannot be written ({error})", file=sys.stderr, flush=True)
 
 
 def _refuse_early(message: str, rank: int) -> int:

@@ -2,7 +2,7 @@
 # A small CaiT at 64 px on JPEG crops of the photographs that scikit-image and scikit-learn ship,
 # fine-tuned at 96 px and at 64 x 96 from its own export, on two processes; and pictures of what it
 # attends to and of its residual branches. DEMO_SEED=N takes another seed; DEMO_DIR=DIR keeps the
-# runs elsewhere than runs/cait.
+# runs elsewhere than runs/cait. Processes meet at MASTER_PORT, or at a port that is free.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
@@ -16,7 +16,7 @@ rm -rf "$folder"
 seed=${DEMO_SEED:-0}
 
 train() {
-    deepspeed --num_accelerators 2 ${MASTER_PORT:+--master_port "$MASTER_PORT"} scripts/train.py "$@" \
+    deepspeed --num_accelerators 2 --master_port "$(master_port)" scripts/train.py "$@" \
         --data-root "$folder/photos" --seed "$seed" --evaluate-every 4 --log-every 25 --workers 0
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From nothing to a trained, evaluated and exported model: digits_vit on two processes at ZeRO-2,
-# stopped halfway and resumed. DEMO_DIR=DIR keeps the run elsewhere than runs/demo.
+# stopped halfway and resumed. DEMO_DIR=DIR keeps the run elsewhere than runs/demo. Processes meet at
+# MASTER_PORT, or at a port that is free.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
@@ -13,8 +14,9 @@ fi
 rm -rf "$run"
 
 train() {
-    deepspeed --num_accelerators 2 scripts/train.py digits_vit --sharding zero2 --run-dir "$run" \
-        --evaluate-every 4 --log-every 46 --checkpoint-every 230 --workers 0 "$@"
+    deepspeed --num_accelerators 2 --master_port "$(master_port)" scripts/train.py digits_vit \
+        --sharding zero2 --run-dir "$run" --evaluate-every 4 --log-every 46 --checkpoint-every 230 \
+        --workers 0 "$@"
 }
 
 echo "== train, and stop halfway"

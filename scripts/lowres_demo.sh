@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Two stages as DeiT III trains: a small ViT at 64 px, then fine-tuned at 96 px, on JPEG crops of the
 # photographs that scikit-image and scikit-learn ship, on two processes. DEMO_SEED=N takes another
-# seed; DEMO_DIR=DIR keeps the runs elsewhere than runs/lowres.
+# seed; DEMO_DIR=DIR keeps the runs elsewhere than runs/lowres. Processes meet at MASTER_PORT, or at
+# a port that is free.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
@@ -15,8 +16,8 @@ rm -rf "$folder"
 seed=${DEMO_SEED:-0}
 
 train() {
-    deepspeed --num_accelerators 2 scripts/train.py "$@" --data-root "$folder/photos" --seed "$seed" \
-        --evaluate-every 4 --log-every 25 --workers 0
+    deepspeed --num_accelerators 2 --master_port "$(master_port)" scripts/train.py "$@" \
+        --data-root "$folder/photos" --seed "$seed" --evaluate-every 4 --log-every 25 --workers 0
 }
 
 echo "== cut the photographs"

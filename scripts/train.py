@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Train a recipe: deepspeed scripts/train.py RECIPE [--field.of.recipe VALUE] [--option VALUE]."""
 
 from bigvit.train import run_and_end

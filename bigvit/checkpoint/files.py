@@ -1,4 +1,5 @@
-"""Files that are whole or absent: written aside, flushed to the disk, renamed."""
+"""Files that are whole or absent: written aside, flushed to the disk, renamed; and those that grow
+by whole lines."""
 
 import json
 import os
@@ -14,6 +15,22 @@ def write_json(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     rename(aside, path)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to a file all of it, or nothing.
+
+    Raises:
+        OSError: nothing could be added.
+    """
+    with path.open("ab", buffering=0) as file:
+        end, left = file.seek(0, os.SEEK_END), memoryview(data)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(end)
+            raise
 
 
 def rename(old: Path, new: Path) -> None:

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from bigvit.checkpoint.files import write_json
+from bigvit.checkpoint.files import append, write_json
 from bigvit.recipe import Command
 from bigvit.recipe.store import to_json
 
@@ -89,16 +89,9 @@ class RunFolder:
 
     def close(self) -> None:
         """Let another job have the folder."""
-        (self.path / "stop").unlink(missing_ok=True)
-        self.lock.close()
-
-    def take_up(self, batch: int, update: int, evaluation_due: bool = False) -> None:
-        """The run goes on after this many global batches, of which as many as `update` were
-        applied; log lines of what comes after will be made again, that of an evaluation at this
-        batch included where it is due."""
-        self.update = update
-        self._forget_after(batch, evaluation_due)
-        self.say("running")
+        with contextlib.suppress(OSError):
+            (self.path / "stop").unlink(missing_ok=True)
+            self.lock.close()
 
     def say(self, state: State, exit_code: int | None = None, reason: str = "") -> None:
         """Write status.json: what the run does, or why it ended."""
@@ -115,8 +108,7 @@ class RunFolder:
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        with self.metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        append(self.metrics, f"{json.dumps(line)}\n".encode())
 
     def list_bad(self, names: Sequence[str]) -> int:
         """Add to bad_images.txt the names that are not in it, and say how many those are."""
@@ -126,11 +118,12 @@ class RunFolder:
         if self.bad_images.exists():
             known.update(self.bad_images.read_text().splitlines())
         new = [name for name in names if name not in known]
-        with self.bad_images.open("a") as file:
-            file.writelines(f"{name}\n" for name in new)
+        append(self.bad_images, "".join(f"{name}\n" for name in new).encode())
         return len(new)
 
-    def _forget_after(self, batch: int, evaluation_due: bool) -> None:
+    def forget_after(self, batch: int, evaluation_due: bool = False) -> None:
+        """The run goes on after this many global batches: log lines of what comes after will be
+        made again, that of an evaluation at this batch included where it is due."""
         if not self.metrics.exists():
             return
         kept = []

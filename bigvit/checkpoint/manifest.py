@@ -67,6 +67,7 @@ class Manifest:
     pieces: tuple[Piece, ...]
     data: dict[str, Any] | None = None  # what the images were; None: not written yet, in older ones
     evaluation_due: bool = False  # the run was stopped before the evaluation at this batch
+    losses: tuple[float, ...] = ()  # of the updates before, as far as --loss-jump looks back
 
 
 class Damaged(ValueError):
@@ -128,6 +129,7 @@ def read_manifest(folder: Path) -> Manifest:
     pieces = tuple(Piece(**{**piece, "shape": tuple(piece["shape"])}) for piece in body["pieces"])
     files = tuple(File(**file) for file in body["files"])
     later = {key: body[key] for key in ("data", "evaluation_due") if key in body}
+    later["losses"] = tuple(body.get("losses", ()))
     counts = batch, body["update"]
     manifest = Manifest(*counts, body["recipe"], body["scalars"], files, pieces, **later)
     for file in files:

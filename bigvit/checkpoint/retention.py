@@ -1,39 +1,67 @@
 """Which checkpoints stay. A folder is renamed before it is emptied, so that none is ever seen half
-removed. No torch here."""
+removed. Of a checkpoint that is a link, the link goes alone: what it leads to is its owner's. No
+torch here."""
 
 import re
 import shutil
 from itertools import islice
 from pathlib import Path
 
-from bigvit.checkpoint.files import rename
+from bigvit.checkpoint.files import rename, sync_folder
 from bigvit.checkpoint.manifest import batch_of, checkpoints_in, damage
 
 ASIDE = re.compile(r"\.step_\d{8}\..*aside")
 
 
-def prune(folder: Path, keep: int, keep_every: int | None = None) -> None:
+def prune(folder: Path, keep: int, keep_every: int | None = None) -> dict[Path, str]:
     """Remove what is older than the newest `keep` checkpoints that are whole, but for those at a
-    multiple of `keep_every` batches. Older ones are not read."""
-    newest = iter(reversed(checkpoints_in(folder)))
-    whole = (path for path in newest if not damage(path))
-    for _ in islice(whole, keep):
-        pass
+    multiple of `keep_every` batches. Older ones are not read.
+
+    Returns:
+        What could not be removed, or looked at, and why: that harms no other checkpoint.
+    """
+    stuck: dict[Path, str] = {}
+    try:
+        newest = iter(reversed(checkpoints_in(folder)))
+        whole = (path for path in newest if not damage(path))
+        for _ in islice(whole, keep):
+            pass
+    except OSError as error:
+        return {folder: f"{folder}: old checkpoints cannot be looked for ({error})"}
     for path in newest:
         if not keep_every or batch_of(path) % keep_every:
-            discard(path)
+            try:
+                discard(path)
+            except OSError as error:
+                stuck[path] = f"{path} is old, and cannot be removed ({error})"
+    return stuck
 
 
 def discard(path: Path) -> None:
-    """Remove a checkpoint."""
+    """Remove a checkpoint.
+
+    Raises:
+        OSError: it cannot be, and is as it was.
+    """
+    if path.is_symlink():
+        path.unlink()
+        sync_folder(path.parent)
+        return
     aside = path.with_name(f".{path.name}.removed.aside")
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
     rename(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what jobs that were killed left half written or half removed."""
     for path in folder.glob(".step_*"):
         if ASIDE.fullmatch(path.name):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder as far as that goes, or a link to one."""
+    if path.is_symlink():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)

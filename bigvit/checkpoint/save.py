@@ -7,7 +7,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,9 @@ class Saver:
         self.engine, self.folder, self.recipe = engine, folder, recipe
         self.keep, self.keep_every, self.data = keep, keep_every, data
         self.background = background
-        self.saved: list[int] = []  # batches of new whole checkpoints, on rank 0; to be emptied
+        # on rank 0, to be emptied: batches of new whole checkpoints, and what went wrong beside
+        self.saved: list[int] = []
+        self.warnings: list[str] = []
         ranks = engine.ranks
         size = sum(part.view.nbytes for part in engine.slices() if part.writer)
         self._copy = torch.empty(
@@ -103,6 +105,7 @@ class Saver:
         self._copy.zero_()  # its pages are made now, not in the first copy
         self._writing: _Writing | None = None
         self._thread = threading.Thread()
+        self._stuck: set[Path] = set()  # old checkpoints that cannot be removed, as was said
         self._attempt = int(ranks.sum(torch.tensor(secrets.randbits(32) * (ranks.rank == 0))))
         if ranks.rank == 0:
             remove_leftovers(folder)
@@ -112,13 +115,20 @@ class Saver:
         """Whether this rank knows that the checkpoint under way will not be whole."""
         return self._writing is not None and self._writing.error is not None
 
-    def save(self, batch: int, skipped: int = 0, evaluation_due: bool = False) -> Path:
+    def save(
+        self,
+        batch: int,
+        skipped: int = 0,
+        evaluation_due: bool = False,
+        losses: Sequence[float] = (),
+    ) -> Path:
         """Begin to write a checkpoint, when the one before is whole. Collective.
 
         Args:
             batch: global batches consumed.
             skipped: those of them without an update.
             evaluation_due: whether an evaluation at this batch was left for later.
+            losses: that the loss guard looks back at.
 
         Raises:
             NotSaved: on every rank; the one before could not be written, or this one if it is not
@@ -127,8 +137,17 @@ class Saver:
         self.wait()
         whole = self.folder / step_name(batch)
         aside = self.folder / f".{whole.name}.{self._attempt:08x}.aside"
-        scalars, update = self.engine.scalars(), batch - skipped
-        manifest = Manifest(batch, update, self.recipe, scalars, (), (), self.data, evaluation_due)
+        manifest = Manifest(
+            batch=batch,
+            update=batch - skipped,
+            recipe=self.recipe,
+            scalars=self.engine.scalars(),
+            files=(),
+            pieces=(),
+            data=self.data,
+            evaluation_due=evaluation_due,
+            losses=tuple(losses),
+        )
         self._writing = _Writing(whole, aside, manifest, *self._slices())
         self._thread = threading.Thread(target=self._write, args=(self._writing,), daemon=True)
         self._thread.start()
@@ -208,11 +227,13 @@ class Saver:
         for side in sides:
             side.unlink()
         sync_folder(writing.aside)
-        if writing.whole.exists():
+        if os.path.lexists(writing.whole):
             discard(writing.whole)
         rename(writing.aside, writing.whole)
         self.saved.append(writing.manifest.batch)
-        prune(self.folder, self.keep, self.keep_every)
+        stuck = prune(self.folder, self.keep, self.keep_every)
+        self.warnings += [why for path, why in stuck.items() if path not in self._stuck]
+        self._stuck = set(stuck)
 
 
 def save(

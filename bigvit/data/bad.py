@@ -9,6 +9,8 @@ from torch import Tensor
 from bigvit.data.sources import Source
 from bigvit.task import Batch
 
+LOST = 2  # the flag of a batch that a place has no image in
+
 
 class TooManyBad(Exception):
     """More images are unreadable than the run allows; raised on every rank alike."""
@@ -22,8 +24,6 @@ class Group(Protocol):
 
     @property
     def world(self) -> int: ...
-
-    def agree(self, flag: int) -> int: ...
 
     def sum(self, values: Tensor) -> Tensor: ...
 
@@ -40,30 +40,42 @@ class BadImages:
         self.ids: set[int] = set()
         self._new: list[int] = []
 
-    def saw(self, micro: Sequence[Batch]) -> None:
-        """Take note of what was bad for this rank's part of a global batch. Collective.
+    def flag(self, micro: Sequence[Batch]) -> int:
+        """What this rank's part of a global batch says: 2 where no image was found for a place, 1
+        where one was bad that is not known yet, otherwise 0. The largest of the ranks' counts."""
+        if not all(bool(batch.valid.all()) for batch in micro):
+            return LOST
+        return int(bool(self._news(micro)))
+
+    def saw(self, micro: Sequence[Batch], told: int) -> None:
+        """Take note of what was bad for this rank's part of a global batch. Collective where there
+        is something to note.
+
+        Args:
+            told: the largest of the ranks' flags.
 
         Raises:
             TooManyBad: more than the share, or so many that no replacement was found.
         """
-        news = {id for batch in micro for id in batch.bad.tolist()} - self.ids
-        lost = not all(bool(batch.valid.all()) for batch in micro)
-        told = self.ranks.agree(2 if lost else bool(news))
         if not told:
             return
-        found = gather(torch.tensor(sorted(news), dtype=torch.int64), self.ranks).tolist()
+        news = torch.tensor(sorted(self._news(micro)), dtype=torch.int64)
+        found = gather(news, self.ranks).tolist()
         self._new.extend(id for id in found if id not in self.ids)
         self.ids.update(found)
-        if told == 2 or len(self.ids) > self.share * len(self.source):
+        if told == LOST or len(self.ids) > self.share * len(self.source):
             names = ", ".join(self.source.name(id) for id in sorted(self.ids)[:3])
             raise TooManyBad(
                 f"{len(self.ids):,} of {len(self.source):,} training images cannot be read, more "
                 f"than the share of {self.share:g} that is allowed ({names}, ...); mend them, or "
                 "allow more by --bad-images"
-                if told == 1
+                if told != LOST
                 else f"training images cannot be read, and no others were found in their place "
                 f"({len(self.ids):,} are known, {names}, ...); look at --data-root"
             )
+
+    def _news(self, micro: Sequence[Batch]) -> set[int]:
+        return {id for batch in micro for id in batch.bad.tolist()} - self.ids
 
     def new_names(self) -> list[str]:
         """Names of those that were met since this was last asked."""

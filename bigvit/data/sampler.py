@@ -33,7 +33,7 @@ class Sampler:
     def batch(self, number: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
         """(epoch, slots, image numbers) of the global batch `number`, 0 being the run's first."""
         epoch, within = divmod(number, self.batches_per_epoch)
-        if epoch != self._epoch:  # an order of 14 million takes a second: kept for the epoch
+        if epoch != self._epoch:  # an order of 14 million takes 2 to 3 s: kept for the epoch
             self._epoch = epoch
             self._order = random.permutation(self.images, "order", self.seed, epoch)
         slots = np.arange(within * self.batch_size, (within + 1) * self.batch_size)

@@ -17,6 +17,7 @@ from bigvit.doctor.reduce import Part
 from bigvit.hosts import Done, run_here, run_on
 from bigvit.recipe import Recipe, Run
 
+HERE = str(Path(__file__).parent)  # `python HERE facts` runs the module facts, wherever it starts
 FACTS, MEET, REDUCE = 600.0, 20.0, 120.0  # seconds; a large data set takes minutes to list
 Ask = Callable[[Mapping[str, list[str]], float], dict[str, Done]]
 """Run a module with its arguments on each host, for so long at most."""
@@ -47,7 +48,7 @@ def examine(visit: Visit) -> int:
             print(f"PROBLEM  {problem}", flush=True)
 
     def ask(words: Mapping[str, list[str]], seconds: float) -> dict[str, Done]:
-        commands = {host: [sys.executable, "-m", *own] for host, own in words.items()}
+        commands = {host: [sys.executable, HERE, *own] for host, own in words.items()}
         if visit.slots is None:
             return {host: run_here(command, seconds) for host, command in commands.items()}
         return run_on(list(commands), commands, seconds, visit.ssh_port)
@@ -82,7 +83,7 @@ def _ask_facts(
     root = visit.data_root and str(visit.data_root)
     with _mark(folder, visit.run_dir is not None and len(hosts) > 1) as mark:
         question = json.dumps(asdict(Question(visit.name, root, str(folder.absolute()), mark)))
-        words = ["bigvit.doctor.facts", question]
+        words = ["facts", question]
         answers = ask(dict.fromkeys(hosts, words), FACTS)
     facts: dict[str, Facts] = {}
     silent: list[str] = []
@@ -131,7 +132,7 @@ def _reason(done: Done) -> str:
         return f"no answer in time ({last}); see what it does"
     if done.code == 255:
         return f"{last}; mend it until `ssh HOST true` works without a password"
-    if done.code in (126, 127) or "No module named" in last:
+    if done.code in (126, 127) or "No module named" in last or "can't open file" in last:
         return f"{last}; have the same environment and bigvit at the same path there"
     return f"exit code {done.code}: {last}"
 
@@ -147,7 +148,7 @@ def _let_meet(
     first = next(iter(doors))
     doors[first].append((_master(visit, facts), visit.master_port))
     meeting = json.dumps(asdict(Meeting(doors, MEET / 2)))
-    answers = ask({host: ["bigvit.doctor.meet", host, meeting] for host in doors}, MEET)
+    answers = ask({host: ["meet", host, meeting] for host in doors}, MEET)
     met: dict[str, Met] = {}
     apart: list[str] = []
     for host, done in answers.items():
@@ -194,7 +195,7 @@ def _reduce(
     words: dict[str, list[str]] = {}
     for host, ranks in slots.items():
         part = Part(first, ranks, world, address, port, REDUCE / 2)
-        words[host] = ["bigvit.doctor.reduce", json.dumps(asdict(part))]
+        words[host] = ["reduce", json.dumps(asdict(part))]
         first += ranks
     answers = ask(words, REDUCE)
     failed = [host for host, done in answers.items() if done.code != 0]

@@ -1,4 +1,4 @@
-"""What a host is, said by itself: `python -m bigvit.doctor.facts '{"recipe": ...}'` prints one line
+"""What a host is, said by itself: `python bigvit/doctor facts '{"recipe": ...}'` prints one line
 of JSON."""
 
 import time

@@ -1,4 +1,4 @@
-"""Whether hosts can connect to each other: `python -m bigvit.doctor.meet NAME '{"addresses": ...}'`
+"""Whether hosts can connect to each other: `python bigvit/doctor meet NAME '{"addresses": ...}'`
 listens on this host, tries every other, and prints one line of JSON."""
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A timed all-reduce: `python -m bigvit.doctor.reduce '{"first": ...}'` runs a host's ranks, and
+"""A timed all-reduce: `python bigvit/doctor reduce '{"first": ...}'` runs a host's ranks, and
 the first of all prints one line of JSON."""
 
 import json
@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 SIZES = (1, 16, 64)  # MiB
 TIMES = 5
@@ -65,7 +66,7 @@ def _finish(device) -> None:
 def run_ranks(text: str) -> int:
     """Start this host's ranks and wait for all; one that fails ends the others."""
     part = Part(**json.loads(text))
-    command = [sys.executable, "-m", "bigvit.doctor.reduce", text]
+    command = [sys.executable, str(Path(__file__).parent), "reduce", text]
     own = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(command, env={**own, "DOCTOR_RANK": str(part.first + i)})

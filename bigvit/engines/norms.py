@@ -20,15 +20,22 @@ class Squares:
     def __init__(self, names: Iterable[str]) -> None:
         """Args: names: of all parameters, the same on every rank."""
         self.blocks = sorted({block_of(name) for name in names}, key=_order)
-        self.sums = torch.zeros(len(self.blocks), len(KINDS), dtype=torch.float64)
+        self.rows = {block: row for row, block in enumerate(self.blocks)}
+        # by device, as some weights may be offloaded; read once, at the end
+        self.sums: dict[torch.device, Tensor] = {}
 
     def add(self, name: str, gradient: Tensor, weight: Tensor) -> None:
         """Count a piece of a parameter."""
-        row = self.sums[self.blocks.index(block_of(name))]
-        row[0] += gradient.double().square().sum().cpu()
-        row[1] += weight.detach().double().square().sum().cpu()
+        device = gradient.device
+        if device not in self.sums:
+            shape = (len(self.blocks), len(KINDS))
+            self.sums[device] = torch.zeros(shape, dtype=torch.float64, device=device)
+        row = self.sums[device][self.rows[block_of(name)]]
+        row[0] += gradient.double().square().sum()
+        of_weight = weight.detach().double().square().sum()
+        row[1] += of_weight
         if name.endswith((".gamma", ".gamma_1", ".gamma_2")):
-            row[2] += weight.detach().double().square().sum().cpu()
+            row[2] += of_weight
 
     def by_block(self, ranks: Ranks, norm: float, clip_norm: float | None) -> Norms:
         """Norms over all ranks, by block. Collective.
@@ -37,7 +44,10 @@ class Squares:
             norm: of the whole gradient before it was clipped.
             clip_norm: what it was clipped to.
         """
-        norms = ranks.sum(self.sums).sqrt()
+        total = torch.zeros(len(self.blocks), len(KINDS), dtype=torch.float64)
+        for sums in self.sums.values():
+            total += sums.cpu()
+        norms = ranks.sum(total).sqrt()
         norms[:, 0] *= 1 if clip_norm is None else max(1, (norm + 1e-6) / clip_norm)
         named = zip(self.blocks, norms.tolist(), strict=True)
         return {

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -86,7 +86,25 @@ class Ranks:
 
     def agree_each(self, flags: Sequence[int]) -> list[int]:
         """The largest of the ranks' flags, for each of several. Collective."""
-        return self._reduce(torch.tensor(flags), dist.ReduceOp.MAX).tolist()
+        return self.agree_later(flags)()
+
+    def agree_later(self, flags: Sequence[int]) -> Callable[[], list[int]]:
+        """Begin to agree on flags, as `agree_each` does; calling what is returned waits for it, on
+        every rank, once. Collective, but goes on beside others meanwhile."""
+        values = torch.tensor(flags)
+        self.went_on()
+        if self.cpu_group is None:
+            return values.tolist
+        op = dist.ReduceOp.MAX
+        work = dist.all_reduce(values, op=op, group=self.cpu_group, async_op=True)
+        assert work is not None
+
+        def agreed() -> list[int]:
+            work.wait()
+            self.went_on()
+            return values.tolist()
+
+        return agreed
 
     def first_text(self, text: str) -> str:
         """The text of the first rank that has any, at most 1,000 bytes of it. Collective."""
@@ -109,14 +127,12 @@ class Ranks:
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of the ranks' tensors, which lie on the CPU. Collective."""
-        return self._reduce(values.clone(), dist.ReduceOp.SUM)
-
-    def _reduce(self, values: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
+        total = values.clone()
         self.went_on()
         if self.cpu_group is not None:
-            dist.all_reduce(values, op=op, group=self.cpu_group)
+            dist.all_reduce(total, group=self.cpu_group)
         self.went_on()
-        return values
+        return total
 
 
 def alone() -> Ranks:

@@ -191,8 +191,9 @@ def test_bigvit_env_carries_values_through_deepspeed_and_ssh(hosts, tmp_path):
     greeting = "it's a good day; *all* & #1 ~ <you>"
     command = ["bigvit", "env", "--interface", f"{hosts.link}n1", f"GREETING={greeting}"]
     assert two.wait(hosts.popen("n1", command, output), 30) == 0, output.read_text()
-    assert f"GREETING={greeting}" in output.read_text()
+    assert "GREETING=(not shown)" in output.read_text()
     lines = (hosts.folder / ".deepspeed_env").read_text().splitlines()
+    assert f"GREETING={greeting}" in lines
     assert f"GLOO_SOCKET_IFNAME={hosts.link}n1" in lines and f"PYTHONPATH={two.ROOT}" in lines
     address = ("--master_addr", two.ADDRESSES["n1"], "--master_port", two.free_port())
     launcher = ["deepspeed", "--hostfile", "hosts", *address, "--no_ssh_check", script]

@@ -108,6 +108,7 @@ def test_the_run_folder_needs_room_for_the_checkpoints_that_are_kept():
         (Done(255, "", "no route"), "no route; mend it until `ssh HOST true` works"),
         (Done(127, "", "no python"), "no python; have the same environment"),
         (Done(1, "", "x\nModuleNotFoundError: No module named 'bigvit'"), "same environment"),
+        (Done(2, "", "python: can't open file '/x/bigvit/doctor': [Errno 2]"), "at the same path"),
         (Done(1, "", "a\nTypeError: b"), "exit code 1: TypeError: b"),
         (Done(0, "", ""), "exit code 0: it said nothing"),
     ],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bigvit.cli import main
 from bigvit.hosts import Done, carried, read_hostfile, run_on
 
 SSH = """#!/bin/sh
@@ -59,6 +60,53 @@ def test_a_wrong_hostfile_is_refused(own_folder: Path, text: str, said: str) -> 
         read_hostfile(path)
 
 
+HOSTS = ["n1", "node-1.cluster.local", "10.0.0.1", "anna@n_1", "fe80::1:2", "::1", "2001:db8::7"]
+NO_HOSTS = ["-oProxyCommand=x", "--x", "anna@-n1", "@n1", "a;b", "$(x)", "a`b`", "n[1-3]", "a|b"]
+NO_HOSTS += ["^file", "/n1/", "exec:n1", "n1,n2", "n1&", "a'b", "..", "n1%h", "a@b@c", "ä\u202en1"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_names_and_addresses_are_hosts(own_folder: Path, host: str) -> None:
+    path = own_folder / "hosts"
+    path.write_text(f"{host} slots=2\n")
+    assert read_hostfile(path) == {host: 2}
+
+
+@pytest.mark.parametrize("host", NO_HOSTS)
+def test_what_ssh_or_a_shell_would_take_for_something_else_is_no_host(
+    own_folder: Path, host: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """By whichever command it comes; nothing is started."""
+    path = own_folder / "hosts"
+    path.write_text(f"n1 slots=2\n{host} slots=2\n")
+    script = ["scripts/train.py", "digits_vit"]
+    for command in (
+        ["doctor", "--hostfile", str(path)],
+        ["hosts", "--hostfile", str(path), "digits_vit"],
+        ["launch", "--hostfile", str(path), *script],
+        ["launch", f"--hostfile={path}", "--no_ssh", "--node_rank", "0", *script],
+        ["launch", "--hostf", str(path), *script],
+        ["launch", f"--master_addr={host}", *script],
+        ["launch", "--master_addr", host, *script],
+        ["doctor", f"--master-addr={host}"],
+    ):
+        assert main(command) == 2, command
+        said = capsys.readouterr().err
+        assert f"{host!r} is not the name or address of a host" in said, command
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("word", ["runs/a;b", "runs/$(x)", "a'b", "a`b", "a*", "(1,2)", "%h", ""])
+def test_what_other_hosts_shells_would_read_is_not_launched(
+    own_folder: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own_folder / "hosts").write_text("n1 slots=2\nn2 slots=2\n")
+    given = ["--hostfile", "hosts", "scripts/train.py", "digits_vit", "--run-dir", word]
+    assert main(["launch", *given]) == 2
+    said = capsys.readouterr().err
+    assert f"{word!r}: DeepSpeed puts it into the command lines of other hosts" in said
+
+
 def test_an_absent_hostfile_is_refused(own_folder: Path) -> None:
     with pytest.raises(ValueError, match="absent cannot be read"):
         read_hostfile(own_folder / "absent")
@@ -72,7 +120,11 @@ def test_variables_are_carried_as_deepspeed_does(
     (own_folder / ".deepspeed_env").write_text("B=here=1\n")
     found = carried()
     assert (found["A"], found["B"], found["NCCL_DEBUG"]) == ("home", "here=1", "INFO")
-    assert found["PYTHONPATH"] == str(own_folder)
+    assert found["PYTHONPATH"] == ""  # without the current folder, which DeepSpeed adds
+    for line in ("# why", "A;touch x=1"):
+        (own_folder / ".deepspeed_env").write_text(f"B=1\n{line}\n")
+        with pytest.raises(ValueError, match="line 2: .* is not NAME=VALUE"):
+            carried()
     (own_folder / ".deepspeed_env").write_text("B=1\n# why\n")
     with pytest.raises(ValueError, match="line 2: '# why' is not NAME=VALUE"):
         carried()

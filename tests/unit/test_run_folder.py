@@ -298,7 +298,7 @@ def held(path: Path) -> "subprocess.Popen[str]":
 
 def test_a_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as folder:
-        folder.take_up(0, 0)
+        folder.say("running")
         before = everything(tmp_path)
         other = held(tmp_path / "run")
         said, _ = other.communicate(timeout=60)
@@ -343,13 +343,13 @@ def test_lines_after_the_resumed_update_and_broken_ones_are_dropped(tmp_path: Pa
     lines = [{"update": n, "loss": 1 / n} for n in (10, 20, 30, 40)]
     lines.insert(2, {"update": 20, "top1": 50.0})
     with opened(tmp_path) as folder:
-        folder.take_up(0, 0)
+        folder.forget_after(0)
         for line in lines:
             folder.log(line)
         with folder.metrics.open("a") as file:
             file.write('{"update": 1')
     with opened(tmp_path) as folder:
-        folder.take_up(20, 20)
+        folder.forget_after(20)
         folder.log({"update": 30, "loss": 9.0})
     read = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert read == [*lines[:3], {"update": 30, "loss": 9.0}]
@@ -362,13 +362,13 @@ def test_a_line_that_says_no_update_is_dropped(tmp_path: Path, broken: str) -> N
     whole = '{"update": 1, "loss": 2.0}\n'
     (tmp_path / "metrics.jsonl").write_text(f"{broken}\n{whole}{broken}")
     with opened(tmp_path) as folder:
-        folder.take_up(1, 1)
+        folder.forget_after(1)
     assert (tmp_path / "metrics.jsonl").read_text() == whole
 
 
 def test_a_run_without_lines_yet_can_be_taken_up(tmp_path: Path) -> None:
     with opened(tmp_path) as folder:
-        folder.take_up(0, 0)
+        folder.forget_after(0)
         assert not folder.metrics.exists()
 
 
@@ -377,7 +377,8 @@ def test_status_json_says_what_the_run_does_and_why_it_ended(tmp_path: Path) -> 
         return json.loads((tmp_path / "status.json").read_text())
 
     with opened(tmp_path) as folder:
-        folder.take_up(7, 7)
+        folder.update = 7
+        folder.say("running")
         first = status()
         assert (first["state"], first["update"], first["exit_code"]) == ("running", 7, None)
         assert first["process"] == os.getpid()

@@ -1,0 +1,70 @@
+"""`scripts/train.py` on one of two ranks, where rank 1 alone meets an error; and what each update
+has the ranks agree on.
+
+    RANK=... python one_rank.py PHASE FOLDER RECIPE ...
+
+PHASE: reading or evaluating. Each rank writes FOLDER/RANK.json: for every update the all-reduces
+that bigvit asked for since the one before, in their order ("host", "host, later" or "device").
+"""
+
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import bigvit.train
+from bigvit import loop
+from bigvit.data.sources import DigitsSource
+
+OURS = str(Path(bigvit.train.__file__).parent)
+phase, folder, *rest = sys.argv[1:]
+rank = int(os.environ["RANK"])
+seen: list[str] = []
+updates: list[list[str]] = []
+all_reduce, update, evaluate, read = (
+    dist.all_reduce,
+    loop.Training._update,
+    loop.evaluate,
+    DigitsSource.read,
+)
+evaluating = False
+
+
+def counted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if sys._getframe(1).f_code.co_filename.startswith(OURS):
+        where = "device" if kwargs.get("group") is None else "host"
+        seen.append(f"{where}{', later' * bool(kwargs.get('async_op'))}")
+    return all_reduce(tensor, *args, **kwargs)
+
+
+def updated(self: Any, *args: Any) -> Any:
+    result = update(self, *args)
+    updates.append(seen[:])
+    seen.clear()
+    Path(folder, f"{rank}.json").write_text(json.dumps(updates))
+    return result
+
+
+def evaluated(*args: Any, **kwargs: Any) -> Any:
+    global evaluating
+    evaluating = True
+    return evaluate(*args, **kwargs)
+
+
+def failing(self: Any, index: int) -> Any:
+    """This rank's disk dies."""
+    if rank == 1 and (len(updates) == 7 if phase == "reading" else evaluating):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), f"/images/{phase}")
+    return read(self, index)
+
+
+dist.all_reduce = counted
+loop.Training._update = updated  # type: ignore[method-assign]
+loop.evaluate = evaluated
+DigitsSource.read = failing  # type: ignore[method-assign]
+sys.argv[1:] = rest
+bigvit.train.run_and_end()
