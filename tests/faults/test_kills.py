@@ -17,7 +17,7 @@ from bigvit.checkpoint.start import checkpoints_of
 OPTIONS = ("--checkpoint-every", 10, "--workers", 1, "--log-every", 100)
 KILLS = 10  # at each stage through the launcher: slow, and half a minute of training
 LONG = ("--schedule.epochs", 30)
-SHORT = ("--schedule.epochs", 6)
+SHORT = ("--schedule.epochs", 4)
 STAGES = [2, 3]
 
 
@@ -91,21 +91,29 @@ def draw_kill(stage: int, seconds: float) -> tuple[float, str]:
     return instant, whom
 
 
+@pytest.fixture(scope="session")
+def short_whole(warm, tmp_path_factory) -> dict[int, tuple[Path, float]]:
+    """The last checkpoint by stage of a run that was not killed, and the seconds that it took."""
+    folder, found = tmp_path_factory.mktemp("short"), {}
+    for stage in STAGES:
+        seconds = run_warm(warm, folder / str(stage), stage)
+        found[stage] = checkpoints_of(folder / str(stage))[-1], seconds
+    return found
+
+
 @pytest.mark.parametrize("stage", STAGES)
-def test_killed_at_a_random_instant(stage, warm, tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    seconds = run_warm(warm, whole, stage)
+def test_killed_at_a_random_instant(stage, short_whole, warm, tmp_path):
+    cut, (whole, seconds) = tmp_path / "cut", short_whole[stage]
     instant, whom = draw_kill(stage, seconds)
     run_warm(warm, cut, stage, instant, whom)
     print(checkpoints_of(cut)[-1:] if cut.exists() else "nothing")
     run_warm(warm, cut, stage)
-    assert differing(checkpoints_of(cut)[-1], checkpoints_of(whole)[-1]) == []
+    assert differing(checkpoints_of(cut)[-1], whole) == []
 
 
-def test_killed_under_the_launcher(warm, tmp_path):
+def test_killed_under_the_launcher(short_whole, tmp_path):
     """Once its first checkpoint is there; it goes on, and is done, under the launcher, too."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    run_warm(warm, whole, 2)
+    cut = tmp_path / "cut"
     process = start(*words(cut, 2, *SHORT))
     try:
         wait_for(cut / "checkpoints" / "step_00000010")
@@ -115,7 +123,7 @@ def test_killed_under_the_launcher(warm, tmp_path):
         for left in living(cut):
             left.kill()
     run(cut, 2, *SHORT)
-    assert differing(checkpoints_of(cut)[-1], checkpoints_of(whole)[-1]) == []
+    assert differing(checkpoints_of(cut)[-1], short_whole[2][0]) == []
 
 
 @pytest.fixture(scope="session", params=STAGES)
