@@ -28,7 +28,7 @@ SEEN = 10.0  # seconds in which a new file must be seen on every host
 
 
 def compare_hosts(
-    recipe: Recipe, train: Source, test: Source, batch: int, ranks: Ranks
+    recipe: Recipe, train: Source, test: Source | None, batch: int, ranks: Ranks
 ) -> tuple[str, dict[str, Any]]:
     """How a host differs from rank 0's, or ''; and on rank 0 what the data are. Collective.
 
@@ -38,7 +38,8 @@ def compare_hosts(
     index: dict[str, Any] = {}
     facts: dict[str, Any] = {}
     if ranks.first_on_host:
-        index = {"train": describe(train), "test": describe(test)}
+        index = {"train": describe(train)}
+        index |= {"test": describe(test)} if test is not None else {}
         facts = {name: version(name) for name in PACKAGES}
         facts["recipe"] = digest(recipe)
         for split, values in index.items():

@@ -3,7 +3,6 @@
 Shapes: L attention layers, H heads, h x w patches of an image.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from bigvit.checkpoint.folder import CLASSES
+from bigvit.checkpoint.folder import class_names
 from bigvit.checkpoint.start import run_of
 from bigvit.data import augment
 from bigvit.data.decode import image_of
@@ -55,9 +54,9 @@ def look(
         ValueError: an image cannot be read, or the model has no class token.
     """
     _, task = trained(checkpoint, image_size, ema)
-    names = run_of(checkpoint) / CLASSES
-    classes: list[str] = json.loads(names.read_text()) if names.is_file() else []
-    classes += map(str, range(len(classes), task.recipe.model.num_classes))
+    count = task.recipe.model.num_classes
+    classes = class_names(run_of(checkpoint), count) or []
+    classes += map(str, range(len(classes), count))
     return [_look(task, path, classes, layers) for path in images]
 
 

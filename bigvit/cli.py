@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit import __version__
+from bigvit.arguments import Parser
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -19,7 +20,7 @@ def main(args: Sequence[str] | None = None) -> int:
     code = 0
     try:
         try:
-            options = _parser().parse_args(args)
+            options = _parser().parse_args(sys.argv[1:] if args is None else args)
             code = options.run(options) or 0
         finally:
             sys.stdout.flush()  # here, where a closed pipe is noticed: `bigvit list | head`
@@ -32,7 +33,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="bigvit",
         description="Train large Vision Transformers by named recipes: "
         "deepspeed scripts/train.py RECIPE starts a training, these commands do the rest.",
@@ -158,11 +159,12 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    from bigvit.recipe.check import leaves
+    from bigvit.recipe.check import check_recipe, leaves
     from bigvit.recipe.find import find_recipe
     from bigvit.recipe.store import to_json
 
     name, recipe = find_recipe(options.recipe)
+    check_recipe(recipe)
     if options.json:
         print(json.dumps(to_json(recipe), indent=2))
         return
@@ -204,9 +206,11 @@ def _diff(options: argparse.Namespace) -> None:
 def _samples(options: argparse.Namespace) -> None:
     from bigvit.data.check import check_data
     from bigvit.recipe import Run
+    from bigvit.recipe.check import check_recipe
     from bigvit.recipe.find import find_recipe
 
     _, recipe = find_recipe(options.recipe)
+    check_recipe(recipe)
     if not 0 <= options.batch < recipe.updates:
         raise ValueError(f"--batch: {options.batch} is not one of 0 to {recipe.updates - 1}")
     count = min(32, recipe.batch_size) if options.count is None else options.count
@@ -235,7 +239,7 @@ def _status(options: argparse.Namespace) -> None:
 
     status = status_of(options.path)
     keys = ("state", "update", "exit_code", "time", "host", "process", "reason")
-    _print_table([keys, tuple(str(status[key]) for key in keys)])
+    _print_table([keys, tuple(str(status.get(key)) for key in keys)])
 
 
 def _hosts(options: argparse.Namespace) -> int:
@@ -332,10 +336,6 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    if options.batch_size < 1:
-        raise ValueError(
-            f"--batch-size: {options.batch_size} is not allowed; it must be at least 1"
-        )
     from bigvit.checkpoint.start import find_checkpoint
 
     checkpoint = find_checkpoint(options.path)
@@ -352,19 +352,17 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _data_root_of(checkpoint: Path) -> Path | None:
     """Where the run that wrote a checkpoint found its data."""
     from bigvit.checkpoint.start import run_of
+    from bigvit.recipe.words import read_json
 
     described = run_of(checkpoint) / "recipe.json"
     try:
-        root = json.loads(described.read_text())["run"]["data_root"]
+        root = Path(read_json(described)["run"]["data_root"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if root == "None" else Path(root)
+    return None if root == Path("None") else root
 
 
 def _offsets(options: argparse.Namespace) -> None:
-    for name in ("count", "pairs"):
-        if (value := getattr(options, name)) < 1:
-            raise ValueError(f"--{name}: {value} is not allowed; it must be at least 1")
     from bigvit.checkpoint.start import find_checkpoint
 
     checkpoint = find_checkpoint(options.path)
@@ -398,10 +396,6 @@ def _export(options: argparse.Namespace) -> None:
 def _attention(options: argparse.Namespace) -> None:
     from bigvit.checkpoint.start import find_checkpoint, run_of
 
-    for name in ("layers", "image_size"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')}: {value} must be at least 1")
     checkpoint = find_checkpoint(options.path)
     folder = options.out or run_of(checkpoint) / "attention"
     from bigvit import looks
@@ -415,8 +409,6 @@ def _attention(options: argparse.Namespace) -> None:
 def _branches(options: argparse.Namespace) -> None:
     from bigvit.checkpoint.start import checkpoints_of, find_checkpoint
 
-    if options.images < 1:
-        raise ValueError(f"--images: {options.images} must be at least 1")
     newest = [find_checkpoint(path) for path in options.paths]
     from bigvit.branches import draw, ratios_of
 
@@ -434,7 +426,7 @@ def _branches(options: argparse.Namespace) -> None:
 def _size(given: list[int] | None) -> int | tuple[int, int] | None:
     if given is None:
         return None
-    if len(given) > 2 or min(given) < 1:
+    if len(given) > 2:
         raise ValueError(f"--image-size: {given} is not one or two numbers of pixels")
     return given[0] if len(given) == 1 else (given[0], given[1])
 

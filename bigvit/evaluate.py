@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from bigvit.checkpoint.folder import CLASSES
+from bigvit.checkpoint.start import run_of
 from bigvit.data.bad import gather
 from bigvit.data.loader import test_batches, workers_for
-from bigvit.data.sources import Source, open_source
+from bigvit.data.sources import Source, open_source, renumbered
 from bigvit.engines.ranks import Ranks, alone
 from bigvit.recipe import Data, ImageSize
 from bigvit.task import DTYPES, Batch
@@ -35,8 +37,9 @@ class Counts:
     bad: tuple[str, ...]  # names of those that could not be read
     loss: float = field(compare=False)  # mean cross-entropy with the image's own class
     seconds: float = field(compare=False)  # that it took
+    among_all: "Counts | None" = None  # where these are among some logits, the same among all
 
-    def as_json(self) -> dict[str, float]:
+    def as_json(self) -> dict[str, Any]:
         """Counts, percentages and the loss."""
         images = max(1, self.images)
         return {
@@ -47,7 +50,13 @@ class Counts:
             "top1": 100 * self.top1 / images,
             "top5": 100 * self.top5 / images,
             "test_loss": self.loss,
+            **({} if self.among_all is None else {"among_all_classes": self.among_all.scores}),
         }
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """What depends on the logits."""
+        return {name: n for name, n in self.as_json().items() if "images" not in name}
 
 
 def evaluate(
@@ -59,6 +68,7 @@ def evaluate(
     workers: int = 0,
     labels: Sequence[Sequence[int]] | None = None,
     agreed: Callable[[Callable[[], Batch | None]], Batch | None] = lambda fetch: fetch(),
+    among: Sequence[int] | None = None,
 ) -> Counts:
     """Count what `predict` gets right. Collective: every rank predicts equally often.
 
@@ -67,27 +77,51 @@ def evaluate(
         workers: processes of this rank that decode.
         labels: the classes that count as right, by image number, instead of the source's one;
             an image without any is not counted (ReaL, arXiv:2006.07159).
+        among: classes whose logits are compared, where a test set has not all of them, as
+            ImageNet-A and -R (arXiv:1907.07174, 2006.16241); it is then counted among all, too.
 
     Raises:
         Interrupted: `agreed` did, on every rank.
     """
     began = time.perf_counter()
-    total, bad = torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-    loss = torch.zeros((), dtype=torch.float64)
+    views = [None] if among is None else [torch.tensor(among), None]
+    total = torch.zeros(len(views), 3, dtype=torch.int64)
+    loss = torch.zeros(len(views), dtype=torch.float64)
+    bad = torch.zeros(0, dtype=torch.int64)
     batches = test_batches(source, data, batch_size, ranks.rank, ranks.world, workers)
     while (batch := agreed(partial(next, batches, None))) is not None:
         logits = predict(batch).cpu()
         right, valid = _right(batch, labels, logits.shape[1])
-        best = logits.topk(min(5, logits.shape[1]), dim=1).indices
-        hits = right.gather(1, best) & valid[:, None]
-        total += torch.stack([valid.sum(), hits[:, 0].sum(), hits.any(dim=1).sum()])
-        each = cross_entropy(logits.double(), batch.targets, reduction="none")
-        loss += each[valid].sum()
+        for i, view in enumerate(views):
+            counts, each = _count(logits, right, valid, batch.targets, view)
+            total[i] += counts
+            loss[i] += each
         bad = torch.cat([bad, batch.bad])
-    images, top1, top5 = ranks.sum(total).tolist()
-    mean = float(ranks.sum(loss)) / max(1, images)
+    total, loss = ranks.sum(total), ranks.sum(loss)
     names = tuple(source.name(id) for id in gather(bad.unique(), ranks).tolist())
-    return Counts(images, top1, top5, names, mean, time.perf_counter() - began)
+    seconds, found = time.perf_counter() - began, None
+    for (images, top1, top5), sum in reversed(
+        list(zip(total.tolist(), loss.tolist(), strict=True))
+    ):
+        found = Counts(images, top1, top5, names, sum / max(1, images), seconds, found)
+    assert found is not None
+    return found
+
+
+def _count(
+    logits: Tensor, right: Tensor, valid: Tensor, targets: Tensor, view: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """How many of a batch's images are counted, and are right among the best one and five (3,), and
+    the sum of their losses; of the logits of some classes (any,), or of all."""
+    if view is not None:
+        place = torch.full((logits.shape[1],), -1)
+        place[view] = torch.arange(len(view))
+        logits, right, targets = logits[:, view], right[:, view], place[targets]
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hits = right.gather(1, best) & valid[:, None]
+    each = cross_entropy(logits.double(), targets, reduction="none")
+    counts = torch.stack([valid.sum(), hits[:, 0].sum(), hits.any(dim=1).sum()])
+    return counts, each[valid].sum()
 
 
 def _right(
@@ -114,6 +148,10 @@ def evaluate_checkpoint(
 ) -> dict[str, Any]:
     """Evaluate a checkpoint in this process alone, and say which one it was.
 
+    The test set's classes are the run's by their names, or by their numbers where they are called 0
+    to the last. Where it has only some of them, the logits of these are compared, as is done for
+    ImageNet-A and -R, and those of all classes beside that.
+
     Args:
         image_size: another resolution than the recipe's; positions are resampled.
         crop_ratio: another crop ratio than the recipe's.
@@ -127,6 +165,7 @@ def evaluate_checkpoint(
     manifest, task = trained(checkpoint, image_size, ema, crop_ratio)
     recipe = task.recipe
     test_set = open_source(recipe.data, "test", data_root)
+    test_set, among, by = _by_the_runs_classes(test_set, checkpoint, recipe.data.classes)
     right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None
     ranks = alone()
     task.to(ranks.device, DTYPES[recipe.precision])
@@ -136,15 +175,48 @@ def evaluate_checkpoint(
 
     with torch.no_grad():
         processes = workers_for(workers)
-        counts = evaluate(predict, test_set, recipe.data, batch_size, ranks, processes, right)
+        counts = evaluate(
+            predict, test_set, recipe.data, batch_size, ranks, processes, right, among=among
+        )
     return {
         "checkpoint": str(checkpoint),
         "update": manifest.update,
         "weights": "ema" if ema else "last",
         "image_size": recipe.data.image_size,
+        "classes": recipe.data.classes if among is None else len(among),
+        "of_classes": recipe.data.classes,
+        "classes_by": by,
         **counts.as_json(),
         "images_per_second": counts.images / counts.seconds,
     }
+
+
+def _by_the_runs_classes(
+    test: Source, checkpoint: Path, count: int
+) -> tuple[Source, list[int] | None, str]:
+    """A test set by the run's class numbers; those that it has, unless it has all; and by what they
+    were found."""
+    file, here = run_of(checkpoint) / CLASSES, len(test.classes)
+    numbers = [str(number) for number in range(count)]
+    if not file.is_file():
+        if here != count:
+            raise ValueError(
+                f"the test set has {here:,} classes, and the run {count:,}, whose names are not "
+                f"known, as there is no {file}; evaluate a checkpoint that lies in its run folder"
+            )
+        return test, None, "order"
+    try:
+        names = json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from None
+    if test.classes != names and test.classes == numbers:  # ImageNet-V2
+        return test, None, "number"
+    try:
+        by_names = renumbered(test, names)
+    except ValueError as error:
+        raise ValueError(f"the test set's classes are not those of {file}: {error}") from None
+    some = sorted(map(names.index, test.classes)) if here < len(names) else None
+    return by_names, some, "name"
 
 
 def _read_labels(path: Path, source: Source, classes: int) -> list[list[int]]:

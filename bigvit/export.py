@@ -1,11 +1,10 @@
 """Weights for the rest of the world: a folder that timm loads."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from bigvit.checkpoint.files import rename, write_json
-from bigvit.checkpoint.folder import CLASSES
+from bigvit.checkpoint.folder import class_names
 from bigvit.checkpoint.load import read_model
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.start import run_of
@@ -68,8 +67,7 @@ def export(
     grid = recipe.model.grid(size)
     if "pos_embed" in model and grid != recipe.model.grid(recipe.data.image_size):
         model["pos_embed"] = resample_positions(model["pos_embed"], grid)
-    names = run_of(checkpoint) / CLASSES
-    classes = json.loads(names.read_text()) if names.is_file() else None
+    classes = class_names(run_of(checkpoint), recipe.model.num_classes)
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{WEIGHTS}.aside"
     write_tensors(aside, model)

@@ -46,10 +46,10 @@ def read_hostfile(path: Path) -> dict[str, int]:
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        found = re.match(r"(\S+)\s+slots=(\d+)(\s|$)", line)
+        found = re.match(r"(\S+)\s+slots=([0-9]{1,4})(\s|$)", line)
         if found is None or int(found[2]) < 1:
             raise ValueError(
-                f"--hostfile {path}, line {number}: {line!r} is not HOST slots=N, with N the "
+                f"--hostfile {path}, line {number}: {line[:80]!r} is not HOST slots=N, with N the "
                 "number of GPUs to use there"
             )
         check_host(found[1], f"--hostfile {path}, line {number}")

@@ -19,8 +19,9 @@ from bigvit.checkpoint.sound import newest_sound
 from bigvit.checkpoint.start import Refused, Start, refuse_changes
 from bigvit.checkpoint.weights import fitted, read_init
 from bigvit.data.bad import BadImages, TooManyBad, gather
+from bigvit.data.index import shared
 from bigvit.data.loader import train_batches, workers_for
-from bigvit.data.sources import Source, open_source
+from bigvit.data.sources import Source, open_splits
 from bigvit.engines.build import Initial, build_engine, outline
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
@@ -59,19 +60,20 @@ def run(
     recipe, options = command.recipe, command.run
     say = partial(print, flush=True) if folder is not None else _silent
     found = _checkpoint(start, ranks, say)
-    train_set = open_source(recipe.data, "train", options.data_root)
-    test_set = open_source(recipe.data, "test", options.data_root)
+    train_set, test_set = open_splits(recipe.data, options.data_root)
     first, due, losses = Place(0, 0), False, ()
     if found is not None:
         manifest = found[1]
-        first, due = Place(manifest.batch, manifest.update), manifest.evaluation_due
-        losses = manifest.losses
+        first, losses = Place(manifest.batch, manifest.update), manifest.losses
+        due = manifest.evaluation_due and test_set is not None
     reason, index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
     if reason:
         raise Refused(reason)
     _check_data(index, found, options.allow_change, ranks)
     initial = _given(command, say) if found is None else None
     say(recipe.model.drop_path.summary(recipe.model.branches))
+    if test_set is None:
+        say("the recipe has no test images (data.test_images 0): nothing is evaluated")
     ranks.at("building the engine")
     engine = build_engine(recipe, options, cut, ranks, initial)
     if found is not None:
@@ -137,7 +139,8 @@ def _check_data(
     if ranks.rank == 0 and found is not None and (before := found[1].data) is not None:
         try:
             what = f"{found[0]} is of a run on other data"
-            refuse_changes({"index": before}, {"index": index}, allowed, what)
+            before, now = shared(before, index), shared(index, before)
+            refuse_changes({"index": before}, {"index": now}, allowed, what)
         except Refused as error:
             reason = str(error)
     if reason := ranks.first_text(reason):
@@ -172,7 +175,7 @@ class Training:
         engine: Engine,
         saver: Saver,
         train_set: Source,
-        test_set: Source,
+        test_set: Source | None,
         progress: Progress,
         stop_requested: Callable[[], bool],
         losses: Sequence[float] = (),
@@ -226,6 +229,7 @@ class Training:
             place, ahead = self._update(place, ahead.micro, told.bad, batches)
             is_saved, every = False, recipe.updates_per_epoch * options.evaluate_every
             due = place.batch == recipe.updates or place.batch % every == 0
+            due = due and self.test_set is not None
 
     def _ends(self, place: Place) -> bool:
         """Whether training ends here by itself."""
@@ -311,6 +315,7 @@ class Training:
 
     def _evaluated(self, place: Place) -> bool:
         """Count what is right of the test images; false where a request to stop came first."""
+        assert self.test_set is not None
         self.ranks.at(f"the evaluation after update {place.batch}")
         count = partial(
             evaluate,

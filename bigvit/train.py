@@ -60,6 +60,10 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
             "--evaluate-ema: this recipe keeps no average of the weights (ema is None); leave it "
             "out, or let a new run keep one by --ema 0.9999"
         )
+    if run.evaluate_ema and not recipe.data.tested:
+        raise ValueError(
+            "--evaluate-ema: this recipe has no test images (data.test_images 0); leave it out"
+        )
     cut = layout(recipe, world, run.micro_batch)
     if run.engine == "deepspeed":
         config = deepspeed_config(recipe, cut, run)
@@ -87,8 +91,11 @@ def _check_init(command: Command) -> None:
         raise ValueError(
             f"--init {init}: {command.name} trains from scratch; --starts-from NAME changes that"
         )
-    if init is not None and not init.startswith("timm:") and not Path(init).exists():
-        raise ValueError(f"--init {init}: there is no such file or folder")
+    if init is not None and not init.startswith("timm:"):
+        if not Path(init).exists():
+            raise ValueError(f"--init {init}: there is no such file or folder")
+        if not Path(init).is_file() and not Path(init).is_dir():
+            raise ValueError(f"--init {init}: it is neither a plain file nor a folder")
 
 
 def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> int:
@@ -97,6 +104,8 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     from bigvit.checkpoint.save import NotSaved
     from bigvit.checkpoint.weights import Unfit
     from bigvit.data.bad import TooManyBad
+    from bigvit.data.decode import Unread
+    from bigvit.data.loader import lost
     from bigvit.engines.build import join_ranks
     from bigvit.engines.engine import NotFinite
     from bigvit.engines.ranks import NotMet
@@ -144,9 +153,13 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
             traceback.print_exception(cause)
         code = _end(folder, CRASHED, str(error))
     except BaseException as error:
-        watch.crashed(f"{type(error).__name__}: {error}")
-        traceback.print_exc()
-        code = _end(folder, CRASHED, f"{type(error).__name__}: {error}")
+        error = lost(error) if isinstance(error, RuntimeError) else error
+        said = isinstance(error, Unread)  # of this rank's machine: no fault of the program
+        reason = f"{'' if said else f'{type(error).__name__}: '}{error}"
+        watch.crashed(reason)
+        if not said:
+            traceback.print_exc()
+        code = _end(folder, CRASHED, reason)
     else:
         code = DONE if outcome == "done" else REQUEUE
         asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""

@@ -38,11 +38,12 @@ REPO = "DeiT III, facebookresearch/deit README_revenge.md; thesis table 6.1"
 REPO_H_160 = f"{REPO} (ViT-H at 160 px there, of which its patches cover 154)"
 REPO_H_128 = f"{REPO} (ViT-H at 128 px there, of which its patches cover 126)"
 
-DATASETS = {  # name: training images, classes
-    "ImageNet-1k": (1_281_167, 1000),
+DATASETS = {  # name: training images, test images, classes
+    "ImageNet-1k": (1_281_167, None, 1000),
     # The release of fall 2011, which fits the authors' "21844 if I'm not wrong" (deit issue 219)
-    # best; the one of winter 2021 has fewer classes. Ours: all its images are for training.
-    "ImageNet-21k": (14_197_122, 21_841),
+    # best; the one of winter 2021 has fewer classes. It has no test images: it is one list of
+    # images by class, and the paper tests after fine-tuning, on ImageNet-1k (table 6.5).
+    "ImageNet-21k": (14_197_122, 0, 21_841),
 }
 
 RESIZED_CROP = RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic")
@@ -90,11 +91,11 @@ def images(
     mix: Mix,
 ) -> Images:
     """What all the procedures share."""
-    train_images, classes = DATASETS[dataset]
+    train_images, test_images, classes = DATASETS[dataset]
     return Images(
         dataset=dataset,
         train_images=train_images,
-        test_images=None,
+        test_images=test_images,
         classes=classes,
         image_size=image_size,
         crop=crop,

@@ -25,6 +25,8 @@ done
 [ $# -ge 4 ] && [ "$3" = --run-dir ] || usage
 script=$1 run=$4
 shift
+# given twice, it would be refused
+[[ " $* " == *" --resume"[\ =]* ]] || set -- "$@" --resume auto
 mkdir -p "$(dirname "$run")"
 say() { echo "supervise: $*" >&2; }
 status() { bigvit status "$run" 2> /dev/null | tail -n 1 || true; }
@@ -43,7 +45,7 @@ for ((start = 0; start <= restarts; start++)); do
         hosts=(--hostfile "$run.hosts" --force_multi) # one host may not be this one
     fi
     before=$(status)
-    bigvit launch "${hosts[@]}" "${options[@]}" "$script" "$@" --resume auto &
+    bigvit launch "${hosts[@]}" "${options[@]}" "$script" "$@" &
     job=$! code=0
     wait "$job" || code=$?
     while kill -0 "$job" 2> /dev/null; do # a signal has ended `wait`, and not the run

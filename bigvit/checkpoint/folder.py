@@ -20,9 +20,21 @@ from typing import Any, Literal
 from bigvit.checkpoint.files import append, write_json
 from bigvit.recipe import Command
 from bigvit.recipe.store import to_json
+from bigvit.recipe.words import read_json
 
 State = Literal["running", "done", "requeue", "error"]
 CLASSES = "classes.json"  # names of the classes, in a run folder
+STATUS = {
+    "state": (str,),
+    "update": (int,),
+    "exit_code": (int, type(None)),
+    "reason": (str,),
+    "time": (str, type(None)),
+    "host": (str, type(None)),
+    "process": (int, type(None)),
+}
+"""What status.json holds, and of which types."""
+
 FLOCK = "hhqqi0q"  # Linux's struct flock: type, whence, start, length, process
 STARTED = time.time()  # about when this process did
 PACKAGES = ("bigvit", "torch", "deepspeed", "timm", "numpy")
@@ -150,12 +162,39 @@ def status_of(path: Path) -> dict[str, Any]:
     if not (path / "recipe.json").is_file():
         raise ValueError(f"{path} is not a run folder")
     try:
-        status = json.loads((path / "status.json").read_text())
+        status = read_json(path / "status.json")
+        for key, kinds in STATUS.items():
+            if key in status and type(status[key]) not in kinds:
+                raise ValueError(f"{key} is {status[key]!r}")
         if status["state"] == "running" and not _is_locked(path / "lock"):
             status["state"] = "killed"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} has no status yet: {error}") from None
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} has no status yet, or status.json is damaged ({said})") from None
     return status
+
+
+def class_names(path: Path, count: int) -> list[str] | None:
+    """The names of a run's classes, where its folder says them.
+
+    Raises:
+        ValueError: the file there is damaged.
+    """
+    file = path / CLASSES
+    if not file.exists():
+        return None
+    try:
+        names = read_json(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is damaged ({error}); remove it, or mend it") from None
+    if not isinstance(names, list) or not all(type(name) is str for name in names):
+        raise ValueError(f"{file} is damaged: it is not a list of names; remove it, or mend it")
+    if not len(set(names)) == len(names) <= count:
+        raise ValueError(
+            f"{file} is damaged: {len(set(names))} different names of {len(names)}, for {count} "
+            "classes; remove it, or mend it"
+        )
+    return names
 
 
 def _is_locked(file: Path) -> bool:

@@ -1,6 +1,5 @@
 """Where a run begins: from nothing, or from a checkpoint that is whole. No torch here."""
 
-import json
 import logging
 import os
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 from bigvit.checkpoint.manifest import STEP, checkpoints_in, damage, read_manifest
 from bigvit.recipe import Command
 from bigvit.recipe.store import differences, filled, is_named, to_json
+from bigvit.recipe.words import read_json
 
 log = logging.getLogger(__name__)
 MOST = 16  # checkpoints that a run looks at for a whole one
@@ -172,10 +172,13 @@ def _refuse_foreign(folder: Path, recipe: dict[str, Any], allowed: Sequence[str]
             )
         return
     try:
-        old = json.loads(described.read_text())["recipe"]
-    except (OSError, ValueError, KeyError, TypeError):
+        old = read_json(described)["recipe"]
+        if not isinstance(old, dict):
+            raise TypeError("recipe is not an object")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"--run-dir {folder}: its recipe.json is damaged; choose another"
+            f"--run-dir {folder}: its recipe.json is damaged ({type(error).__name__}: {error}); "
+            "choose another"
         ) from None
     refuse_changes(
         filled(old), recipe, allowed, f"--run-dir {folder} holds a run of another recipe"

@@ -6,9 +6,15 @@ not blended; CMYK goes by PIL's plain formula, without a colour profile; 16-bit 
 255, not scaled; an EXIF orientation is not applied. A file whose pixels were damaged without
 breaking its format cannot be told from a sound one. Deviation: only the formats below are opened,
 as others start programs (EPS) or are no photographs.
+
+What is no file (a pipe, a device) is no image, and is not waited for. What is too large is none
+either: a file above 1 GiB, or pixels above 179 million (PIL's limit, 512 MiB of them).
 """
 
+import errno
 import io
+import os
+import stat
 import warnings
 from pathlib import Path
 
@@ -17,6 +23,8 @@ from PIL import Image
 from bigvit.recipe import Data, Digits
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")
+LARGEST = 1 << 30  # bytes of a file
+MACHINES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is no image's fault
 
 
 class BadImage(Exception):
@@ -25,6 +33,34 @@ class BadImage(Exception):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
         self.name, self.reason = name, reason
+
+
+class Unread(OSError):
+    """Images cannot be read here and now, through no fault of theirs."""
+
+
+def content_of(path: str | bytes | Path, name: str) -> bytes:
+    """A file's content.
+
+    Raises:
+        BadImage: it is no file, too large, or cannot be read.
+        Unread: this machine cannot open any file.
+    """
+    try:
+        # non-blocking: to open a pipe is to wait for who writes into it
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BadImage(name, "not a file")
+            if status.st_size > LARGEST:
+                raise BadImage(name, f"{status.st_size:,} bytes, more than {LARGEST:,}")
+            return file.read(status.st_size)
+    except OSError as error:
+        if error.errno in MACHINES:
+            raise Unread(f"{name}: {error.strerror}") from None
+        raise BadImage(name, error.strerror or "cannot be read") from None
+    except ValueError:  # a name with a zero byte
+        raise BadImage(name, "no file has such a name") from None
 
 
 def decode(content: bytes, name: str) -> Image.Image:
@@ -58,8 +94,8 @@ def image_of(path: Path, data: Data) -> Image.Image:
         ValueError: it cannot be read.
     """
     try:
-        image = decode(path.read_bytes(), str(path))
-    except (OSError, BadImage) as error:
+        image = decode(content_of(path, str(path)), str(path))
+    except BadImage as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
     if isinstance(data, Digits):
         size = (data.image_size, data.image_size)

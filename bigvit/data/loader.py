@@ -1,6 +1,7 @@
 """From image numbers to micro-batches, in any number of worker processes."""
 
 import ctypes
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bigvit import random
 from bigvit.data import augment
-from bigvit.data.decode import BadImage
+from bigvit.data.decode import BadImage, Unread
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
 from bigvit.recipe import Data, Images, Layout, Recipe, sides
@@ -155,18 +156,34 @@ def workers_for(workers: int | None) -> int:
 def _stream(
     images: Dataset[Sample], places: Callable[[], Iterator[Any]], workers: int
 ) -> Iterator[Batch]:
-    """Batches of the images at places, in their order."""
+    """Batches of the images at places, in their order.
+
+    Raises:
+        Unread: this machine cannot read images.
+    """
     loader = DataLoader(
-        images,
+        _Packing(images),
         batch_sampler=_Iterated(places),
         num_workers=workers,
-        collate_fn=_collate,
+        collate_fn=_as_it_is,
         pin_memory=torch.cuda.is_available(),
         worker_init_fn=_live_and_die_with_the_rank,
         multiprocessing_context="fork" if workers else None,
         prefetch_factor=4 if workers else None,
     )
-    return iter(loader)
+    try:
+        for packed in loader:
+            yield _unpacked(packed)
+    except RuntimeError as error:
+        raise lost(error) from None
+
+
+def lost(error: RuntimeError) -> Exception:
+    """What a RuntimeError means: torch raises one, at any moment, where a data process died."""
+    if not str(error).startswith("DataLoader worker"):
+        return error
+    reason = str(error).splitlines()[0].strip(". ")
+    return Unread(f"{reason}; if that was for want of memory, use fewer --workers")
 
 
 class _Iterated:
@@ -179,17 +196,68 @@ class _Iterated:
         return self.make()
 
 
-def _collate(samples: Sequence[Sample]) -> Batch:
+class _Packed(NamedTuple):
+    """A batch as one tensor: a process hands each over by an open file, of which it may have 1,024,
+    and an update may be of hundreds of batches."""
+
+    content: Tensor  # (bytes,) uint8: numbers, int64; valid, bool; pixels
+    shape: tuple[int, ...]  # of the images
+    bad: int  # how many
+
+
+class _Packing(Dataset[Sample]):
+    """Images by the batch."""
+
+    def __init__(self, images: Dataset[Sample]) -> None:
+        self.images = images
+
+    def __getitems__(self, places: Sequence[Any]) -> "_Packed | Unread":
+        """The images at places, or why no image can be read."""
+        try:
+            return _packed([self.images[place] for place in places])
+        except Unread as error:  # raised, torch would write its own story around it
+            return error
+
+
+def _as_it_is(packed: Any) -> Any:
+    return packed
+
+
+def _packed(samples: Sequence[Sample]) -> _Packed:
+    bad = sorted({id for sample in samples for id in sample.bad})
+    columns = zip(*((s.target, s.id, s.slot) for s in samples), strict=True)
+    numbers = np.array([*(n for column in columns for n in column), *bad], np.int64)
+    valid = np.array([sample.valid for sample in samples])
+    parts = [numbers.view(np.uint8), valid.view(np.uint8), *(s.image.numpy() for s in samples)]
+    content = torch.from_numpy(np.concatenate([part.reshape(-1) for part in parts]))
+    return _Packed(content, (len(samples), *samples[0].image.shape), len(bad))
+
+
+def _unpacked(packed: "_Packed | Unread") -> Batch:
+    """The batch, whose tensors are views of one.
+
+    Raises:
+        Unread: there is none.
+    """
+    if isinstance(packed, Unread):
+        raise packed
+    content, shape, bad = packed
+    if content.is_shared():  # closes its file; where there is a GPU it was copied already
+        content = content.clone()
+    count = shape[0]
+    numbers = content[: 8 * (3 * count + bad)].view(torch.int64)
+    pixels = content.numel() - math.prod(shape)
+    targets, ids, slots, bads = numbers.split([count, count, count, bad])
     return Batch(
-        images=torch.stack([sample.image for sample in samples]),
-        targets=torch.tensor([sample.target for sample in samples]),
-        ids=torch.tensor([sample.id for sample in samples]),
-        slots=torch.tensor([sample.slot for sample in samples]),
+        images=content[pixels:].view(shape),
+        targets=targets,
+        ids=ids,
+        slots=slots,
         number=-1,
         micro=-1,
-        valid=torch.tensor([sample.valid for sample in samples]),
+        valid=content[pixels - count : pixels].view(torch.bool),
         draws={},
-        bad=torch.tensor(sorted({id for s in samples for id in s.bad}), dtype=torch.int64),
+        bad=bads,
     )
 
 

@@ -185,7 +185,7 @@ def _recipe_and_data(
         return None, None
     from bigvit.data.check import check_data
     from bigvit.data.index import describe
-    from bigvit.data.sources import open_source
+    from bigvit.data.sources import open_splits
     from bigvit.recipe import Run
     from bigvit.recipe.find import find_recipe
     from bigvit.recipe.store import digest
@@ -197,10 +197,12 @@ def _recipe_and_data(
         values = digest(recipe)
         check_data(recipe.data, Run(data_root=root))
         data = {}
-        for split in ("train", "test"):
-            index = describe(open_source(recipe.data, split, root))
+        for split, source in zip(("train", "test"), open_splits(recipe.data, root), strict=True):
+            if source is None:
+                continue
+            index = describe(source)
             data[split] = f"{index['images']:,} images in {index['classes']:,} classes, "
-            data[split] += f"digest {index['digest'][:16]}"
+            data[split] += f"digest {index['digest'][:16]}, contents {index['contents'][:16]}"
     except (ValueError, OSError) as error:
         problems.append(str(error))
     return values, data

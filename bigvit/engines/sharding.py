@@ -10,18 +10,70 @@ from typing import Any
 
 from bigvit import ds_configs
 from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe.bounds import Bound, shown
+from bigvit.recipe.words import read_json
 
-ALLOWED = {
-    "zero_optimization": dict,
+STAGE = Bound(0, 3)
+BUCKET = Bound(2, 10**11)  # elements; a buffer of as many is made
+ELEMENTS = Bound(0, 2**63 - 1)  # compared with, never allocated
+COUNT = Bound(1, 2**31 - 1)
+
+OFFLOAD = {
+    "device": str,
+    "pin_memory": bool,
+    "buffer_count": COUNT,
+    "buffer_size": Bound(1, 10**12),
+    "max_in_cpu": ELEMENTS,
+}
+"""Keys of `offload_optimizer` and `offload_param`, whose device is the host or none."""
+
+ALLOWED: dict[str, Any] = {
+    "zero_optimization": {
+        "stage": STAGE,
+        "allgather_bucket_size": BUCKET,
+        "allgather_partitions": bool,
+        "contiguous_gradients": bool,
+        "overlap_comm": bool,
+        "reduce_bucket_size": BUCKET,
+        "reduce_scatter": bool,
+        "round_robin_gradients": bool,
+        "stage3_max_live_parameters": ELEMENTS,
+        "stage3_max_reuse_distance": ELEMENTS,
+        "stage3_module_granularity_threshold": ELEMENTS,
+        "stage3_param_persistence_threshold": ELEMENTS,
+        "stage3_model_persistence_threshold": ELEMENTS,
+        "stage3_prefetch_bucket_size": Bound(0, 10**11),
+        "sub_group_size": Bound(1, 2**63 - 1),
+        "use_multi_rank_bucket_allreduce": bool,
+        "zero_hpz_partition_size": COUNT,
+        "offload_optimizer": OFFLOAD,
+        "offload_param": OFFLOAD,
+    },
     "disable_allgather": bool,
-    "comms_logger": dict,
-    "flops_profiler": dict,
+    "comms_logger": {
+        "enabled": bool,
+        "prof_all": bool,
+        "prof_ops": list,
+        "verbose": bool,
+        "debug": bool,
+    },
+    "flops_profiler": {
+        "enabled": bool,
+        "recompute_fwd_factor": Bound(0.0, 10.0),
+        "profile_step": COUNT,
+        "module_depth": Bound(-1, 10_000),
+        "top_modules": COUNT,
+        "detailed": bool,
+        "output_file": str,
+    },
     "memory_breakdown": bool,
     "wall_clock_breakdown": bool,
-    "steps_per_print": int,
+    "steps_per_print": COUNT,
     "dump_state": bool,
 }
-"""Keys that arrange memory and communication, or only print, and the type of their values."""
+"""Keys that arrange memory and communication, or only print, and what their values may be."""
+
+NULLABLE = ("offload_optimizer", "offload_param", "output_file")
 
 FILLED = (
     "train_batch_size",
@@ -33,39 +85,6 @@ FILLED = (
 )
 """Keys that the recipe and the command line decide; a file may repeat them or say "auto"."""
 
-ZERO_ALLOWED = {
-    "stage": int,
-    "allgather_bucket_size": int,
-    "allgather_partitions": bool,
-    "contiguous_gradients": bool,
-    "overlap_comm": bool,
-    "reduce_bucket_size": int,
-    "reduce_scatter": bool,
-    "round_robin_gradients": bool,
-    "stage3_max_live_parameters": int,
-    "stage3_max_reuse_distance": int,
-    "stage3_module_granularity_threshold": int,
-    "stage3_param_persistence_threshold": int,
-    "stage3_model_persistence_threshold": int,
-    "stage3_prefetch_bucket_size": int,
-    "sub_group_size": int,
-    "use_multi_rank_bucket_allreduce": bool,
-    "zero_hpz_partition_size": int,
-    "offload_optimizer": dict,
-    "offload_param": dict,
-}
-"""Keys of `zero_optimization` that arrange memory and communication, and their values' types."""
-
-OFFLOAD_ALLOWED = {
-    "device": str,
-    "pin_memory": bool,
-    "buffer_count": int,
-    "buffer_size": int,
-    "max_in_cpu": int,
-}
-"""Keys of `offload_optimizer` and `offload_param`, whose device is the host or none."""
-
-OFFLOAD = ("offload_optimizer", "offload_param")
 LOSSY = (
     "zero_quantized_weights",
     "zero_quantized_gradients",
@@ -74,7 +93,7 @@ LOSSY = (
 """Switches of ZeRO that change a result; as false they may stand there."""
 
 
-WANTED = {bool: "true or false", int: "a number, 0 or more", dict: "an object", str: "a string"}
+WANTED = {bool: "true or false", dict: "an object", str: "a string", list: "a list of strings"}
 
 
 def read_sharding(sharding: str) -> dict[str, Any]:
@@ -87,15 +106,15 @@ def read_sharding(sharding: str) -> dict[str, Any]:
     named = sorted(path.stem for path in folder.glob("*.json"))
     path = folder / f"{sharding}.json" if sharding in named else Path(sharding)
     try:
-        config = json.loads(path.read_text())
+        config = read_json(path)
     except (OSError, UnicodeDecodeError):
         near = difflib.get_close_matches(sharding, named, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(
-            f"--sharding {sharding}: no such name or readable file; {hint}"
+            f"--sharding {shown(sharding)}: no such name or readable file; {hint}"
             f"the names are {', '.join(named)}, or give the path of a DeepSpeed JSON"
         ) from None
-    except (json.JSONDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"--sharding {sharding}: {path} is not JSON ({error})") from None
     if not isinstance(config, dict):
         raise ValueError(f"--sharding {sharding}: {path} must hold a JSON object")
@@ -119,7 +138,7 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     Raises:
         ValueError: the file contradicts the recipe, or holds a key that changes a result.
     """
-    given = read_sharding(run.sharding)
+    given = _checked(run.sharding, read_sharding(run.sharding), layout.world)
     filled: dict[str, Any] = {
         "train_batch_size": recipe.batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch,
@@ -128,17 +147,13 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
         "bf16": {"enabled": recipe.precision == "bf16"},
         "fp16": {"enabled": recipe.precision == "fp16"},
     }
-    _refuse_strangers(run.sharding, given)
     for key in FILLED:
         if key in given and not _agrees(given[key], filled[key]):
             raise ValueError(
-                f"--sharding {run.sharding}: {key} is {json.dumps(given[key])} there, but the "
+                f"--sharding {run.sharding}: {key} is {_json(given[key])} there, but the "
                 f"recipe and the command line make it {json.dumps(filled[key])}; remove it from "
                 "the file, or change the recipe's value by an override"
             )
-    stage = stage_of(given)
-    if stage not in (0, 1, 2, 3):
-        raise ValueError(f"--sharding {run.sharding}: stage {stage} is not one of 0, 1, 2, 3")
     if recipe.precision == "fp16":
         filled["fp16"]["loss_scale"] = 1.0  # a fixed one; our own is set before each update
     return {
@@ -150,54 +165,76 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     }
 
 
-def _refuse_strangers(sharding: str, given: dict[str, Any]) -> None:
-    for key, value in given.items():
+def _checked(sharding: str, given: dict[str, Any], world: int) -> dict[str, Any]:
+    """What a file says, once every key and value is allowed there."""
+    where = f"--sharding {sharding}: "
+    for key in given:
         if key not in ALLOWED and key not in FILLED:
             raise ValueError(
-                f"--sharding {sharding}: {key} is not allowed there; it may hold "
+                f"{where}{shown(key)} is not allowed there; it may hold "
                 f"{', '.join(sorted(ALLOWED))} and nothing that changes a result"
             )
-        if key in ALLOWED:
-            _require_type(f"--sharding {sharding}: {key}", value, ALLOWED[key])
-    for key, value in given.get("zero_optimization", {}).items():
-        where = f"--sharding {sharding}: zero_optimization.{key}"
-        if key in LOSSY and value:
+    filled = {key: given[key] for key in FILLED if key in given}
+    rest = {
+        key: _value(f"{where}{key}", given[key], ALLOWED[key]) for key in ALLOWED.keys() & given
+    }
+    zero, stage = rest.get("zero_optimization", {}), stage_of(rest)
+    where += "zero_optimization."
+    if zero.get("allgather_bucket_size", 0) % 2:
+        raise ValueError(
+            f"{where}allgather_bucket_size is {zero['allgather_bucket_size']}; DeepSpeed needs an "
+            "even number"
+        )
+    if world % min(world, inner := zero.get("zero_hpz_partition_size", 1)):
+        raise ValueError(
+            f"{where}zero_hpz_partition_size is {inner}; it must divide the {world} ranks"
+        )
+    for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
+        device = (zero.get(key) or {}).get("device", "none")
+        if device not in ("none", "cpu"):
+            raise ValueError(f'{where}{key}.device is {_json(device)}; it must be "cpu" or "none"')
+        if device == "cpu" and stage < least:
+            raise ValueError(
+                f"{where}{key}: stage {stage} does not offload; use stage {least} or higher"
+            )
+    return {**rest, **filled}
+
+
+def _value(where: str, value: Any, kind: Any) -> Any:
+    """A value of the kind that its key has."""
+    if isinstance(kind, Bound):
+        whole = type(kind.low) is int
+        if whole and type(value) is float and value.is_integer():
+            value = int(value)  # 5e8, as many write it
+        if type(value) not in ((int,) if whole else (int, float)) or not kind.allows(value):
+            raise ValueError(f"{where} is {_json(value)}; it must be a number, {kind}")
+        return value
+    if isinstance(kind, dict):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} is {_json(value)}; it must be {WANTED[dict]}")
+        return {key: _item(f"{where}.{shown(key)}", key, v, kind) for key, v in value.items()}
+    if type(value) is not kind or kind is list and not all(type(item) is str for item in value):
+        raise ValueError(f"{where} is {_json(value)}; it must be {WANTED[kind]}")
+    return value
+
+
+def _item(where: str, key: str, value: Any, allowed: dict[str, Any]) -> Any:
+    """The value of a key of an object."""
+    if key in LOSSY and allowed is ALLOWED["zero_optimization"]:
+        if value is not False:
             raise ValueError(f"{where} changes the result; remove it")
-        if key not in ZERO_ALLOWED and key not in LOSSY:
-            raise ValueError(
-                f"{where} is not allowed; it may hold {', '.join(sorted(ZERO_ALLOWED))}"
-            )
-        if key in OFFLOAD and value is None:
-            continue
-        if key in ZERO_ALLOWED:
-            _require_type(where, value, ZERO_ALLOWED[key])
-        if key in OFFLOAD:
-            _check_offload(where, value, stage_of(given), key)
+        return value
+    if key not in allowed:
+        raise ValueError(f"{where} is not allowed; it may hold {', '.join(sorted(allowed))}")
+    return None if value is None and key in NULLABLE else _value(where, value, allowed[key])
 
 
-def _check_offload(where: str, value: dict[str, Any], stage: int, key: str) -> None:
-    for name, option in value.items():
-        if name not in OFFLOAD_ALLOWED:
-            raise ValueError(
-                f"{where}.{name} is not allowed; it may hold {', '.join(sorted(OFFLOAD_ALLOWED))}"
-            )
-        _require_type(f"{where}.{name}", option, OFFLOAD_ALLOWED[name])
-    device = value.get("device", "none")
-    if device not in ("none", "cpu"):
-        raise ValueError(f'{where}.device is "{device}"; it must be "cpu" or "none"')
-    least = 3 if key == "offload_param" else 1
-    if device == "cpu" and stage < least:
-        raise ValueError(f"{where}: stage {stage} does not offload; use stage {least} or higher")
-
-
-def _require_type(where: str, value: Any, kind: type) -> None:
-    """JSON has no other way to say what a value must be."""
-    if type(value) is not kind or kind is int and value < 0:
-        wanted = WANTED[kind]
-        raise ValueError(f"{where} is {json.dumps(value)}; it must be {wanted}")
+def _json(value: Any) -> str:
+    """A value in a message."""
+    return shown(json.dumps(value))
 
 
 def _agrees(given: Any, filled: Any) -> bool:
     if isinstance(filled, dict) and isinstance(given, dict):
         return given.get("enabled", False) in (filled["enabled"], "auto")
-    return given in (filled, "auto")
+    return given in (filled, "auto") and not isinstance(given, bool)  # true would be 1

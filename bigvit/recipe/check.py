@@ -1,45 +1,33 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-"""Refuse values that cannot train, before anything expensive. No torch here."""
+# pyright: reportUnknownVariableType=false
+"""Refuse values that cannot train, before anything expensive. No torch here.
+
+Each number by itself is in `bounds.py`; here is what values mean for each other.
+"""
 
 import difflib
 import math
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any
+from pathlib import Path
 
 from bigvit.recipe.backbones import CvT, ResNet, Swin, T2TViT
-from bigvit.recipe.data import (
-    Digits,
-    Images,
-    RandAugment,
-    RandomResizedCrop,
-    SimpleRandomCrop,
-    ThreeAugment,
+from bigvit.recipe.bounds import (
+    MOST_PARAMETERS,
+    MOST_STAGES,
+    MOST_UPDATES,
+    check_numbers,
+    leaves,
+    shown,
 )
+from bigvit.recipe.data import Digits, Images, RandomResizedCrop, SimpleRandomCrop
 from bigvit.recipe.depth import sides
-from bigvit.recipe.model import CaiT, ClassAttention, ClassToken, ParallelViT, ViT
-from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, DRLoc
+from bigvit.recipe.model import CaiT, ClassToken, ParallelViT, ViT
+from bigvit.recipe.objective import BinaryCrossEntropy, DRLoc
 from bigvit.recipe.recipe import Recipe
-from bigvit.recipe.residual import FixedLayerScale, UniformLayerScale
+from bigvit.recipe.residual import FixedLayerScale
 from bigvit.recipe.run import Run
+from bigvit.recipe.words import check_text
 
-INDEX = ("images", "classes", "digest")
-DAY = 86400  # seconds
+INDEX = ("images", "classes", "digest", "contents")
 """What a data set's index is described by, in a checkpoint: index.train.digest."""
-
-
-def leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every plain value inside a dataclass, with its dotted path."""
-    if is_dataclass(value):
-        for field in fields(value):
-            below = f"{path}.{field.name}" if path else field.name
-            yield from leaves(getattr(value, field.name), below)
-    elif isinstance(value, tuple) and any(is_dataclass(item) for item in value):
-        for i, item in enumerate(value):
-            yield from leaves(item, f"{path}.{i}")
-    else:
-        yield path, value
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -48,26 +36,33 @@ def check_recipe(recipe: Recipe) -> None:
     Raises:
         ValueError: names the field, the value given and what is allowed.
     """
+    check_numbers(recipe)
     for path, value in leaves(recipe):
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise ValueError(f"{path}: {value} is not a finite number; give a finite one")
+        if isinstance(value, str) and path != "source":
+            check_text(path, value)
     _check_model(recipe)
     _check_data(recipe)
     _check_objectives(recipe)
-    _check_optim(recipe)
-    if recipe.updates_per_epoch == 0:
+    _check_schedule(recipe)
+
+
+def check_training(recipe: Recipe) -> None:
+    """Check what a model to be trained needs beside; one that was trained before may lack it.
+
+    Raises:
+        ValueError: names the field, the value given and what is allowed.
+    """
+    heads, classes = recipe.model.num_classes, recipe.data.classes
+    if heads != classes:
         raise ValueError(
-            f"batch_size: {recipe.batch_size} is larger than an epoch "
-            f"({recipe.data.train_images} images); choose a smaller batch"
+            f"model.num_classes: {heads} is not allowed; it must be {classes}, what the data have "
+            f"(data.classes): --model.num-classes {classes}"
         )
-    if recipe.data.repeats > 1 and (group := recipe.data.mixing_group):
-        if recipe.batch_size // recipe.data.repeats < group:
-            raise ValueError(
-                f"batch_size: {recipe.batch_size} with data.repeats {recipe.data.repeats} would "
-                f"mix copies of one image with each other in groups of {group}; choose at least "
-                f"{group * recipe.data.repeats}"
-            )
+    if recipe.trainable == "attention" and isinstance(recipe.model, ResNet):
+        raise ValueError(
+            f"trainable: attention is not allowed; {type(recipe.model).__name__} has none, and its "
+            "head alone would be trained: --trainable all"
+        )
 
 
 def check_run(run: Run) -> None:
@@ -76,27 +71,16 @@ def check_run(run: Run) -> None:
     Raises:
         ValueError: names the option, the value given and what is allowed.
     """
-    for name in (
-        "micro_batch",
-        "log_every",
-        "evaluate_every",
-        "checkpoint_every",
-        "keep",
-        "keep_every",
-        "stop_after",
-    ):
-        value = getattr(run, name)
-        _allow(f"--{name.replace('_', '-')}", value, value is None or value >= 1, "at least 1")
-    workers = run.workers
-    _allow("--workers", workers, workers is None or workers >= 0, "0 or more")
-    minutes = run.max_minutes
-    _allow("--max-minutes", minutes, minutes is None or 0 < minutes < math.inf, "above 0")
-    _allow("--timeout", run.timeout, 1 <= run.timeout <= DAY, "1 second to a day (86400)")
-    jump = run.loss_jump
-    _allow("--loss-jump", jump, jump is None or jump > 1, "above 1")
-    for name in ("bad_images", "checkpoint_activations"):
-        share = getattr(run, name)
-        _allow(f"--{name.replace('_', '-')}", share, 0 <= share <= 1, "a share, 0 to 1")
+    for path, value in leaves(run):
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str | Path):
+                check_text(_option(path), str(text))
+    check_numbers(run, _option)
+
+
+def _option(field: str) -> str:
+    """A field of a run as the command line calls it."""
+    return f"--{field.replace('_', '-')}"
 
 
 def check_changes(run: Run, recipe: Recipe) -> None:
@@ -119,9 +103,6 @@ def check_changes(run: Run, recipe: Recipe) -> None:
 
 def _check_model(recipe: Recipe) -> None:
     model, size = recipe.model, recipe.data.image_size
-    for name in ("in_chans", "num_classes"):
-        _allow(f"model.{name}", getattr(model, name), getattr(model, name) >= 1, "at least 1")
-    _allow("data.image_size", size, min(sides(size)) >= 1, "at least 1")
     match model:
         case Swin() | CvT() | ResNet():
             _check_stages(model)
@@ -131,12 +112,15 @@ def _check_model(recipe: Recipe) -> None:
         _check_cait(recipe, model)
     if isinstance(model, ViT | ParallelViT | CaiT | Swin):
         patch = model.patch_size
-        _allow("model.patch_size", patch, patch >= 1, "at least 1")
         fits = all(side % patch == 0 for side in sides(size))
         _allow("data.image_size", size, fits, f"a multiple of model.patch_size ({patch})")
+    if (parameters := model.parameters(size)) > MOST_PARAMETERS:
+        width = "model.embed_dims" if isinstance(model, CvT) else "model.embed_dim"
+        raise ValueError(
+            f"model: {parameters:,} parameters are not allowed; choose smaller values of {width}, "
+            f"model.depth or data.image_size, as no machine holds more than {MOST_PARAMETERS:,}"
+        )
     drop = model.drop_path
-    _allow("model.drop_path.rate", drop.rate, 0 <= drop.rate < 1, "in [0, 1)")
-    _allow("model.drop_path.group", drop.group, drop.group >= 1, "at least 1")
     if drop.grouped and min(drop.kept(model.branches)) == 0:
         raise ValueError(
             f"model.drop_path.rate: {drop.rate} keeps none of a group of {drop.group}; "
@@ -145,31 +129,16 @@ def _check_model(recipe: Recipe) -> None:
 
 
 def _check_cait(recipe: Recipe, model: CaiT) -> None:
-    match model.pooling:
-        case ClassAttention(depth=depth):
-            _allow("model.pooling.depth", depth, depth >= 1, "at least 1")
-        case ClassToken(layer=layer):
-            last = model.depth - 1
-            _allow("model.pooling.layer", layer, 0 <= layer <= last, f"0 to {last}")
-        case _:
-            pass
-    match model.residual:
-        case UniformLayerScale(mean=mean):
-            _allow("model.residual.mean", mean, mean > 0, "above 0")
-        case FixedLayerScale():
-            start = recipe.starts_from
-            allowed = "the recipe whose run the fixed factors are taken from"
-            _allow("starts_from", start, start is not None, allowed)
-        case _:
-            pass
+    if isinstance(model.pooling, ClassToken):
+        layer, last = model.pooling.layer, model.depth - 1
+        _allow("model.pooling.layer", layer, layer <= last, f"0 to {last}")
+    if isinstance(model.residual, FixedLayerScale):
+        start = recipe.starts_from
+        allowed = "the recipe whose run the fixed factors are taken from"
+        _allow("starts_from", start, start is not None, allowed)
 
 
 def _check_uniform(model: ViT | ParallelViT | CaiT | T2TViT) -> None:
-    names = ["embed_dim", "depth", "num_heads"]
-    names += ["branches_per_block"] * isinstance(model, ParallelViT)
-    names += ["token_dim"] * isinstance(model, T2TViT)
-    for name in names:
-        _allow(f"model.{name}", getattr(model, name), getattr(model, name) >= 1, "at least 1")
     _allow("model.mlp_ratio", model.mlp_ratio, model.hidden_dim >= 1, "1/embed_dim or more")
     _allow(
         "model.embed_dim",
@@ -181,22 +150,20 @@ def _check_uniform(model: ViT | ParallelViT | CaiT | T2TViT) -> None:
 
 def _check_stages(model: Swin | CvT | ResNet) -> None:
     depths = model.depths
-    _allow("model.depths", depths, bool(depths) and min(depths) >= 1, "1 or more, each at least 1")
+    _allow("model.depths", depths, 1 <= len(depths) <= MOST_STAGES, f"1 to {MOST_STAGES} numbers")
     if isinstance(model, ResNet):
         _allow("model.depths", depths, model.depth >= 2, "two blocks or more in all")
         return
     heads, stages = model.num_heads, f"one for each of {len(depths)} stages"
-    _allow("model.num_heads", heads, len(heads) == len(depths) and min(heads) >= 1, stages)
+    _allow("model.num_heads", heads, len(heads) == len(depths), stages)
     if isinstance(model, Swin):
-        window = model.window_size
-        _allow("model.window_size", window, window >= 1, "at least 1")
         name, given = "model.embed_dim", model.embed_dim
         widths = tuple(model.embed_dim * 2**i for i in range(len(depths)))
     else:
         name, given = "model.embed_dims", model.embed_dims
         widths = model.embed_dims
         _allow(name, given, len(widths) == len(depths), stages)
-    fits = all(d >= 1 and d % n == 0 for d, n in zip(widths, heads, strict=True))
+    fits = all(d % n == 0 for d, n in zip(widths, heads, strict=True))
     _allow(name, given, fits, f"in each stage a multiple of model.num_heads {heads}")
     narrow = int(min(widths) * model.mlp_ratio) >= 1
     _allow("model.mlp_ratio", model.mlp_ratio, narrow, "1/width or more")
@@ -204,71 +171,38 @@ def _check_stages(model: Swin | CvT | ResNet) -> None:
 
 def _check_data(recipe: Recipe) -> None:
     data, model = recipe.data, recipe.model
-    _allow("data.repeats", data.repeats, data.repeats >= 1, "at least 1")
+    channels, heads = data.channels, model.num_classes
     _allow(
         "model.in_chans",
         model.in_chans,
-        model.in_chans == data.channels,
-        f"{data.channels}, what the images have",
+        model.in_chans == channels,
+        f"{channels}, what the images have",
     )
-    _allow(
-        "model.num_classes",
-        model.num_classes,
-        model.num_classes >= data.classes,
-        f"at least {data.classes}, what the data have",
-    )
+    enough = f"{data.classes} or more, what the data have"
+    _allow("model.num_classes", heads, heads >= data.classes, enough)
     for name in ("mean", "std"):
         value = getattr(data, name)
-        _allow(f"data.{name}", value, len(value) == data.channels, f"{data.channels} numbers")
-    _allow("data.std", data.std, min(data.std) > 0, "above 0")
+        _allow(f"data.{name}", value, len(value) == channels, f"{channels} numbers")
     match data:
         case Digits():
-            _allow(
-                "data.image_size", data.image_size, data.image_size == 8, "8, what the scans have"
-            )
+            size = data.image_size
+            _allow("data.image_size", size, size == 8, "8, what the scans have")
             if data.augment:
                 pixels = data.augment.pixels
-                _allow("data.augment.pixels", pixels, 0 <= pixels < data.image_size, "0 to 7")
+                _allow("data.augment.pixels", pixels, pixels < size, "0 to 7")
         case Images():
             _check_crop(data)
-            for name in ("train_images", "classes"):
-                value = getattr(data, name)
-                _allow(f"data.{name}", value, value >= 1, "at least 1")
-            tests = data.test_images
-            _allow("data.test_images", tests, tests is None or tests >= 1, "at least 1, or None")
-            _allow("data.erasing", data.erasing, 0 <= data.erasing <= 1, "in [0, 1]")
-            _allow("data.flip", data.flip, 0 <= data.flip <= 1, "in [0, 1]")
-            ratio = data.test_crop_ratio
-            _allow("data.test_crop_ratio", ratio, 0 < ratio <= 1, "in (0, 1]")
-            if mix := data.mix:
-                _allow("data.mix.mixup", mix.mixup, mix.mixup >= 0, "0 or more")
-                _allow("data.mix.cutmix", mix.cutmix, mix.cutmix >= 0, "0 or more")
-                _allow("data.mix.switch", mix.switch, 0 <= mix.switch <= 1, "in [0, 1]")
-                _allow("data.mix.group", mix.group, mix.group >= 2, "at least 2")
 
 
 def _check_crop(data: Images) -> None:
     match data.crop:
         case RandomResizedCrop():
-            low, high = data.crop.scale
-            _allow("data.crop.scale", data.crop.scale, 0 < low <= high <= 1, "0 < low <= high <= 1")
-            low, high = data.crop.ratio
-            _allow("data.crop.ratio", data.crop.ratio, 0 < low <= high, "0 < low <= high")
+            for name in ("scale", "ratio"):
+                low, high = getattr(data.crop, name)
+                _allow(f"data.crop.{name}", (low, high), low <= high, "the lower one first")
         case SimpleRandomCrop():
             padding, most = data.crop.padding, min(sides(data.image_size)) - 1
-            _allow("data.crop.padding", padding, 0 <= padding <= most, f"0 to {most}")
-    match data.augment:
-        case ThreeAugment():
-            jitter = data.augment.color_jitter
-            _allow("data.augment.color_jitter", jitter, 0 <= jitter <= 1, "in [0, 1]")
-        case RandAugment():
-            ops, magnitude = data.augment.operations, data.augment.magnitude
-            _allow("data.augment.operations", ops, ops >= 1, "at least 1")
-            _allow("data.augment.magnitude", magnitude, 0 <= magnitude <= 10, "0 to 10")
-            std = data.augment.magnitude_std
-            _allow("data.augment.magnitude_std", std, std >= 0, "0 or more")
-        case None:
-            pass
+            _allow("data.crop.padding", padding, padding <= most, f"0 to {most}")
 
 
 def _check_objectives(recipe: Recipe) -> None:
@@ -276,66 +210,48 @@ def _check_objectives(recipe: Recipe) -> None:
         raise ValueError("objectives: none given; give at least one")
     for i, objective in enumerate(recipe.objectives):
         path = f"objectives.{i}"
-        _allow(f"{path}.weight", objective.weight, objective.weight >= 0, "0 or more")
         match objective:
-            case BinaryCrossEntropy():
-                if objective.smoothing:
-                    raise ValueError(
-                        f"{path}.smoothing: {objective.smoothing} with binary cross-entropy makes "
-                        "every class positive (a target above the threshold is 1); choose 0"
-                    )
-                threshold = objective.threshold
-                _allow(f"{path}.threshold", threshold, 0 <= threshold < 1, "in [0, 1)")
-            case CrossEntropy():
-                smoothing = objective.smoothing
-                _allow(f"{path}.smoothing", smoothing, 0 <= smoothing < 1, "in [0, 1)")
+            case BinaryCrossEntropy(smoothing=smoothing) if smoothing:
+                raise ValueError(
+                    f"{path}.smoothing: {smoothing} with binary cross-entropy makes "
+                    "every class positive (a target above the threshold is 1); choose 0"
+                )
             case DRLoc():
                 _check_drloc(path, objective, recipe.schedule.epochs)
+            case _:
+                pass
 
 
 def _check_drloc(path: str, drloc: DRLoc, epochs: int) -> None:
-    for name in ("pairs", "grid", "hidden_dim", "hidden_layers"):
-        value = getattr(drloc, name)
-        _allow(f"{path}.{name}", value, value is None or value >= 1, "at least 1")
-    _allow(f"{path}.alpha", drloc.alpha, drloc.alpha >= 0, "0 or more")
     if drloc.unit == "cells" and drloc.offsets in ("classes", "gaussian"):
         raise ValueError(f"{path}.unit: {drloc.offsets} offsets have no unit; choose grid")
     if ramp := drloc.ramp:
-        warmup, last = ramp.warmup_epochs, ramp.last
-        allowed = f"0 to schedule.epochs ({epochs})"
-        _allow(f"{path}.ramp.warmup_epochs", warmup, 0 <= warmup <= epochs, allowed)
-        _allow(f"{path}.ramp.last", last, 0 <= last <= 1, "in [0, 1]")
+        warmup, allowed = ramp.warmup_epochs, f"0 to schedule.epochs ({epochs})"
+        _allow(f"{path}.ramp.warmup_epochs", warmup, warmup <= epochs, allowed)
 
 
-def _check_optim(recipe: Recipe) -> None:
-    optim, schedule = recipe.optim, recipe.schedule
-    _allow("optim.lr", optim.lr, optim.lr > 0, "above 0")
-    _allow("optim.betas", optim.betas, all(0 <= beta < 1 for beta in optim.betas), "two in [0, 1)")
-    _allow("optim.eps", optim.eps, optim.eps > 0, "above 0")
-    _allow("optim.weight_decay", optim.weight_decay, optim.weight_decay >= 0, "0 or more")
-    _allow(
-        "clip_norm",
-        recipe.clip_norm,
-        recipe.clip_norm is None or recipe.clip_norm > 0,
-        "above 0, or None",
-    )
-    _allow("schedule.epochs", schedule.epochs, schedule.epochs >= 1, "at least 1")
-    _allow(
-        "schedule.warmup_epochs",
-        schedule.warmup_epochs,
-        0 <= schedule.warmup_epochs <= schedule.epochs,
-        f"0 to schedule.epochs ({schedule.epochs})",
-    )
-    _allow("schedule.warmup_lr", schedule.warmup_lr, schedule.warmup_lr >= 0, "0 or more")
-    _allow("schedule.min_lr", schedule.min_lr, schedule.min_lr >= 0, "0 or more")
-    ema = recipe.ema
-    _allow("ema", ema, ema is None or 0 < ema < 1, "above 0 and below 1, or None")
-    decay = recipe.layer_decay
-    _allow("layer_decay", decay, 0 < decay <= 1, "above 0, and at most 1")
-    _allow("batch_size", recipe.batch_size, recipe.batch_size >= 1, "at least 1")
-    _allow("seed", recipe.seed, recipe.seed >= 0, "0 or more")
+def _check_schedule(recipe: Recipe) -> None:
+    batch, schedule, data = recipe.batch_size, recipe.schedule, recipe.data
+    epochs, warmup = schedule.epochs, schedule.warmup_epochs
+    allowed = f"0 to schedule.epochs ({epochs})"
+    _allow("schedule.warmup_epochs", warmup, warmup <= epochs, allowed)
+    if recipe.updates_per_epoch == 0:
+        raise ValueError(
+            f"batch_size: {batch} is larger than an epoch ({data.train_images} images); choose a "
+            "smaller batch"
+        )
+    if recipe.updates > MOST_UPDATES:
+        raise ValueError(
+            f"schedule.epochs: {epochs:,} epochs of {recipe.updates_per_epoch:,} updates are "
+            f"{recipe.updates:,}; choose fewer, as checkpoints count to {MOST_UPDATES:,}"
+        )
+    if data.repeats > 1 and (group := data.mixing_group) and batch // data.repeats < group:
+        raise ValueError(
+            f"batch_size: {batch} with data.repeats {data.repeats} would mix copies of one image "
+            f"with each other in groups of {group}; choose at least {group * data.repeats}"
+        )
 
 
 def _allow(path: str, value: object, fine: bool, allowed: str) -> None:
     if not fine:
-        raise ValueError(f"{path}: {value} is not allowed; it must be {allowed}")
+        raise ValueError(f"{path}: {shown(value)} is not allowed; it must be {allowed}")

@@ -40,6 +40,10 @@ class Digits:
         return 1
 
     @property
+    def tested(self) -> bool:
+        return True
+
+    @property
     def mixing_group(self) -> int | None:
         return None
 
@@ -94,12 +98,12 @@ class Images:
     """Colour images of a data set on disk (`--data-root`), in any of the forms that bigvit reads.
 
     How many images and classes there are is part of the recipe, as the length of an epoch follows
-    from it; a data set of another size is refused.
+    from it; a data set of another size is refused. Without test images nothing is evaluated.
     """
 
     dataset: str  # name of the data set
     train_images: int  # images of its training split
-    test_images: int | None  # images of its testing split; None: as many as there are
+    test_images: int | None  # of its testing split; None: as many as there are; 0: it has none
     classes: int  # of its training split
     image_size: ImageSize  # pixels: the side of a square, or (height, width)
     crop: RandomResizedCrop | SimpleRandomCrop
@@ -115,6 +119,10 @@ class Images:
     @property
     def channels(self) -> int:
         return 3
+
+    @property
+    def tested(self) -> bool:
+        return self.test_images != 0
 
     @property
     def mixing_group(self) -> int | None:

@@ -3,7 +3,6 @@
 import difflib
 import importlib
 import importlib.util
-import json
 import pkgutil
 from pathlib import Path
 from types import ModuleType
@@ -67,16 +66,15 @@ def _module_at(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise ValueError(
-            f"{path} cannot be read as Python: {type(error).__name__}: {error}"
-        ) from error
+    except BaseException as error:  # its code may raise what it likes, KeyboardInterrupt too
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{path} cannot be read as Python: {said}") from error
     return module
 
 
 def _of_right_types(recipe: Recipe, path: str) -> Recipe:
-    """The recipe of a user's file, each value of the type that its field has."""
+    """The recipe of a user's file, each value of the type that its field has; lists are tuples."""
     try:
-        return recipe_from_json(json.loads(json.dumps(to_json(recipe))))
-    except (ValueError, TypeError) as error:
+        return recipe_from_json(to_json(recipe))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None

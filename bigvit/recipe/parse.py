@@ -6,10 +6,11 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
-from bigvit.recipe.check import check_changes, check_recipe, check_run
+from bigvit.recipe.check import check_changes, check_recipe, check_run, check_training
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Command, Run
+from bigvit.recipe.words import check_once, check_words
 
 USAGE = "usage: deepspeed scripts/train.py RECIPE [--field.of.recipe VALUE] [--run-option VALUE]"
 
@@ -33,6 +34,8 @@ def parse(args: Sequence[str]) -> Command:
         raise SystemExit(0 if rest else 2)
     if rest[0].startswith("-"):
         raise ValueError(f"the first argument must be a recipe's name, not {rest[0]}; {USAGE}")
+    check_words(rest)
+    check_once(rest[1:])
     name, recipe = find_recipe(rest[0])
     options: Any = tyro.cli(
         tyro.conf.AvoidSubcommands[_Options],
@@ -42,6 +45,7 @@ def parse(args: Sequence[str]) -> Command:
         args=rest[1:],
     )
     check_recipe(options.recipe)
+    check_training(options.recipe)
     check_run(options.run)
     check_changes(options.run, options.recipe)
     return Command(name, options.recipe, options.run, tuple(rest[1:]))

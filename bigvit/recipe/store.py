@@ -6,12 +6,16 @@ import json
 import logging
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import xxhash
 
+from bigvit.recipe.bounds import shown
 from bigvit.recipe.recipe import Recipe
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 KIND = "kind"
@@ -23,10 +27,10 @@ ADDED: dict[str, dict[str, Any]] = {"Recipe": {"ema": None}, "Images": {"test_im
 
 def to_json(value: Any) -> Any:
     """A dataclass as plain JSON values; its class name stands under "kind"."""
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         values = {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
         return {KIND: type(value).__name__, **values}
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     return value
 
@@ -80,45 +84,69 @@ def is_named(difference: str, fields: Iterable[str]) -> bool:
     return any(path == field or path.startswith(f"{field}.") for field in fields)
 
 
-def _build(kind: Any, value: Any, path: str) -> Any:
+def build(kind: type[T], value: Any, path: str) -> T:
+    """A dataclass of plain values, lists of dataclasses included, from JSON that says no kinds.
+
+    Raises:
+        ValueError: a key is missing, unknown or of another type; the message names it.
+    """
+    return _build_dataclass(kind, value, path, kinds=False)
+
+
+def _build(kind: Any, value: Any, path: str, kinds: bool = True) -> Any:
     origin = get_origin(kind)
+    if kind is Any or origin is dict and isinstance(value, dict):
+        return value
     if origin in (Union, types.UnionType):
-        return _build(_member(get_args(kind), value, path), value, path)
+        return _build(_member(get_args(kind), value, path), value, path, kinds)
     if origin is tuple:
         items = get_args(kind)
         if not isinstance(value, list):
-            raise ValueError(f"{path}: {value!r} is not a list")
+            raise ValueError(f"{path}: {_shown(value)} is not a list")
         if items[-1] is Ellipsis:
             items = (items[0],) * len(value)
         if len(items) != len(value):
-            raise ValueError(f"{path}: {value!r} must have {len(items)} values")
+            raise ValueError(f"{path}: {_shown(value)} must have {len(items)} values")
         pairs = zip(items, value, strict=True)
-        return tuple(_build(item, v, f"{path}.{i}") for i, (item, v) in enumerate(pairs))
+        return tuple(_build(item, v, f"{path}.{i}", kinds) for i, (item, v) in enumerate(pairs))
     if origin is Literal:
         if value not in get_args(kind):
-            raise ValueError(f"{path}: {value!r} is none of {', '.join(map(repr, get_args(kind)))}")
+            allowed = ", ".join(map(repr, get_args(kind)))
+            raise ValueError(f"{path}: {_shown(value)} is none of {allowed}")
         return value
     if is_dataclass(kind):
-        return _build_dataclass(kind, value, path)
+        return _build_dataclass(kind, value, path, kinds)
     if kind is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{path}: {_shown(value)} is too large a number") from None
     if kind is type(None) and value is None or type(value) is kind:
         return value
-    raise ValueError(f"{path}: {value!r} is not of type {kind.__name__}")
+    raise ValueError(f"{path}: {_shown(value)} is not of type {kind.__name__}")
 
 
-def _build_dataclass(kind: Any, value: Any, path: str) -> Any:
-    if not isinstance(value, dict) or value.get(KIND) != kind.__name__:
-        raise ValueError(f"{path}: {value!r} is not a {kind.__name__}")
+@cache
+def _fields_of(kind: Any) -> dict[str, tuple[Any, Field[Any]]]:
+    """The type of each field, and the field."""
     hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind)]
-    unknown, missing = set(value) - {*names, KIND}, set(names) - set(value)
+    return {field.name: (hints[field.name], field) for field in fields(kind)}
+
+
+def _build_dataclass(kind: Any, value: Any, path: str, kinds: bool) -> Any:
+    said = KIND if kinds else None
+    if not isinstance(value, dict) or kinds and value.get(KIND) != kind.__name__:
+        raise ValueError(f"{path}: {_shown(value)} is not a {kind.__name__}")
+    known = _fields_of(kind)
+    needed = {name for name, (_, field) in known.items() if kinds or field.default is MISSING}
+    unknown, missing = set(value) - {*known, said}, needed - set(value)
     if unknown or missing:
         raise ValueError(
             f"{path}: a {kind.__name__} with unknown fields {sorted(unknown)} and missing fields "
             f"{sorted(missing)}; it was written by another version of bigvit"
         )
-    return kind(**{name: _build(hints[name], value[name], f"{path}.{name}") for name in names})
+    given = [name for name in known if name in value]
+    return kind(**{n: _build(known[n][0], value[n], f"{path}.{n}", kinds) for n in given})
 
 
 def _member(members: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -133,5 +161,12 @@ def _member(members: tuple[Any, ...], value: Any, path: str) -> Any:
             return member
         if type(value) is (list if get_origin(member) is tuple else member):
             return member
-    names = ", ".join(member.__name__ for member in rest)
-    raise ValueError(f"{path}: {value!r} is none of {names}")
+    names = ", ".join(getattr(member, "__name__", str(member)) for member in rest)
+    raise ValueError(f"{path}: {_shown(value)} is none of {names}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        return shown(repr(value))
+    except (ValueError, RecursionError):  # of too many digits, or of itself
+        return f"this {type(value).__name__}"

@@ -188,7 +188,7 @@ IMAGENET_21K = {
     "model.num_classes": 21_841,
     "data.dataset": "ImageNet-21k",
     "data.train_images": 14_197_122,
-    "data.test_images": None,
+    "data.test_images": 0,
     "data.classes": 21_841,
 }
 RESIZED_CROP = {"data.crop.scale": (0.08, 1.0), "data.crop.ratio": (3 / 4, 4 / 3)}

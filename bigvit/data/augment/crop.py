@@ -9,6 +9,8 @@ from PIL import Image
 from bigvit import random
 from bigvit.recipe import ImageSize, RandomResizedCrop, SimpleRandomCrop, sides
 
+WHOLE = 1 << 24  # pixels of a resized image up to which all of it is made, and not the crop alone
+SUPPORT = 2  # pixels that bicubic interpolation looks away, where it does not shrink
 TRIES = 10  # of a random resized crop, before it falls back to the centre
 
 Interpolation = Literal["bicubic", "bilinear"]
@@ -71,9 +73,9 @@ def _draw_resized(
             return ResizedCrop(left, top, w, h, size, crop.interpolation)
     w, h = width, height
     if width / height < crop.ratio[0]:
-        h = round(width / crop.ratio[0])
+        h = max(1, round(width / crop.ratio[0]))
     elif width / height > crop.ratio[1]:
-        w = round(height * crop.ratio[1])
+        w = max(1, round(height * crop.ratio[1]))
     return ResizedCrop((width - w) // 2, (height - h) // 2, w, h, size, crop.interpolation)
 
 
@@ -104,10 +106,12 @@ def apply(image: Image.Image, drawn: ResizedCrop | SimpleCrop) -> Image.Image:
                 (across, down), resampling
             )
         case SimpleCrop(width, height, padding, left, top):
-            resized = np.asarray(image.resize((width, height), resampling))
-            rows = _reflected(height, padding)[top : top + down]
-            columns = _reflected(width, padding)[left : left + across]
-            return Image.fromarray(resized[rows[:, None], columns])
+            rows = _reflected(np.arange(top, top + down) - padding, height)
+            columns = _reflected(np.arange(left, left + across) - padding, width)
+            top, left = rows.min(), columns.min()
+            box = (int(left), int(top), int(columns.max()) + 1, int(rows.max()) + 1)
+            part = np.asarray(_part_resized(image, (width, height), box, resampling))
+            return Image.fromarray(part[(rows - top)[:, None], columns - left])
 
 
 def central(image: Image.Image, size: ImageSize, ratio: float) -> Image.Image:
@@ -116,9 +120,48 @@ def central(image: Image.Image, size: ImageSize, ratio: float) -> Image.Image:
     down, across = sides(size)
     width, height = _covering(int(down / ratio), int(across / ratio), *image.size)
     left, top = round((width - across) / 2), round((height - down) / 2)
-    return image.resize((width, height), Image.Resampling.BICUBIC).crop(
-        (left, top, left + across, top + down)
-    )
+    box = (left, top, left + across, top + down)
+    return _part_resized(image, (width, height), box, Image.Resampling.BICUBIC)
+
+
+def _part_resized(
+    image: Image.Image,
+    size: tuple[int, int],
+    box: tuple[int, int, int, int],
+    resampling: Image.Resampling,
+) -> Image.Image:
+    """What lies in a box (left, top, right, bottom) of an image resized to (width, height).
+
+    Of a long image, as 1 x 20,000, the whole would be of gigabytes: the part alone is made, whose
+    pixels are rounded in another order.
+    """
+    left, top, right, bottom = box
+    if size[0] * size[1] <= WHOLE:
+        return image.resize(size, resampling).crop(box)
+    x = _span(left, right, image.width, size[0])
+    y = _span(top, bottom, image.height, size[1])
+    near = image.crop((x.first, y.first, x.last, y.last))  # there, float32 is fine enough
+    within = (x.start, y.start, x.stop, y.stop)
+    return near.resize((right - left, bottom - top), resampling, box=within)
+
+
+class _Span(NamedTuple):
+    """Where a part of a resized line comes from."""
+
+    first: int  # pixel that it is computed from
+    last: int  # the one after the last of these
+    start: float  # of the part, counted from the first
+    stop: float
+
+
+def _span(start: int, stop: int, length: int, resized: int) -> _Span:
+    """Where places from `start` to before `stop` of a line of `length` pixels come from, once it is
+    resized."""
+    scale = length / resized
+    reach = SUPPORT * max(1.0, scale) + 1
+    first = max(0, math.floor(start * scale - reach))
+    last = min(length, math.ceil(stop * scale + reach))
+    return _Span(first, last, start * scale - first, min(stop * scale - first, last - first))
 
 
 def _covering(down: int, across: int, width: int, height: int) -> tuple[int, int]:
@@ -129,6 +172,7 @@ def _covering(down: int, across: int, width: int, height: int) -> tuple[int, int
     return int(down * width / height), down
 
 
-def _reflected(length: int, padding: int) -> np.ndarray:
-    """Which pixel stands at each place of a line with reflected borders."""
-    return np.pad(np.arange(length), padding, mode="reflect")
+def _reflected(places: np.ndarray, length: int) -> np.ndarray:
+    """Which pixels of a line stand at places on it and on its reflected borders."""
+    places = np.abs(places)
+    return np.minimum(places, 2 * (length - 1) - places)

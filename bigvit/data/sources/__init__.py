@@ -3,14 +3,13 @@
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from bigvit.data.sources import arrays, folders, hugging_face, inaturalist
 from bigvit.data.sources.digits import DigitsSource
+from bigvit.data.sources.renumbered import renumbered
 from bigvit.data.sources.source import Source, Split
 from bigvit.recipe import Data, Digits, Images
 
-__all__ = ["DigitsSource", "Source", "Split", "open_source"]
+__all__ = ["DigitsSource", "Source", "Split", "matched", "open_source", "open_splits", "renumbered"]
 
 FORMS = """the forms that are read:
   ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg (or test/); to evaluate only, ROOT/CLASS/*.jpg
@@ -26,7 +25,7 @@ def open_source(data: Data, split: Split, root: Path | None = None) -> Source:
     """The images of a split of a recipe's data, which lie at `root` unless they are bundled.
 
     Raises:
-        ValueError: they are not there, cannot be read, or are not as many as the recipe says.
+        ValueError: they are not there, or cannot be read.
     """
     match data:
         case Digits():
@@ -34,9 +33,44 @@ def open_source(data: Data, split: Split, root: Path | None = None) -> Source:
         case Images():
             if root is None:
                 raise ValueError(f"--data-root is missing: where is {data.dataset}? {FORMS}")
-            source = _open(root, split)
-            _compare(data, split, source, root)
-            return source
+            try:
+                return _open(root, split)
+            except ValueError as error:
+                if split == "train" or data.tested:
+                    raise
+                without = f"{data.dataset} has no test images in the recipe (data.test_images 0)"
+                raise ValueError(f"{error}; {without}: name others by --data-root") from None
+
+
+def open_splits(data: Data, root: Path | None = None) -> tuple[Source, Source | None]:
+    """Training and test images of a recipe's data; None where it has no test images. Classes are
+    numbered as the training images'.
+
+    Raises:
+        ValueError: they are not there, cannot be read, or have other classes for testing.
+    """
+    train = open_source(data, "train", root)
+    if not data.tested:
+        return train, None
+    try:
+        return train, matched(open_source(data, "test", root), train)
+    except ValueError as error:
+        text = str(error).removeprefix(f"--data-root {root}: ")
+        raise ValueError(f"--data-root {root}: {text}") from None
+
+
+def matched(test: Source, train: Source) -> Source:
+    """Test images by the class numbers of the training images.
+
+    Raises:
+        ValueError: these have other classes.
+    """
+    try:
+        by_train = renumbered(test, train.classes)
+        renumbered(train, test.classes)
+    except ValueError as error:
+        raise ValueError(f"test has other classes than train: {error}") from None
+    return by_train
 
 
 @lru_cache(maxsize=2)  # listed once: for the check before torch is imported, and for training
@@ -79,19 +113,3 @@ def _open_folder(root: Path, split: Split) -> Source:
     if split == "test" and folders.find_classes(root):
         return folders.FolderSource(root, "")
     raise ValueError(f"--data-root {root}: no data set is recognised there; {FORMS}")
-
-
-def _compare(data: Images, split: Split, source: Source, root: Path) -> None:
-    """Refuse a data set that is not the recipe's."""
-    if len(source.classes) != data.classes:
-        raise ValueError(
-            f"--data-root {root}: {split} has {len(source.classes):,} classes, but {data.dataset} "
-            f"has {data.classes:,} in the recipe (data.classes)"
-        )
-    if split == "train" and len(source) != data.train_images:
-        raise ValueError(
-            f"--data-root {root}: train has {len(source):,} images, but {data.dataset} has "
-            f"{data.train_images:,} in the recipe (data.train_images)"
-        )
-    if len(source) and int(np.max(source.targets)) >= data.classes:
-        raise ValueError(f"--data-root {root}: {split} has class numbers above {data.classes - 1}")

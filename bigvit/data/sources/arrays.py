@@ -35,6 +35,9 @@ class ArraySource:
     def target(self, index: int) -> int:
         return int(self.targets[index])
 
+    def contents(self) -> NDArray[np.uint8]:
+        return self.images
+
     def read(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index]).convert("RGB")
 
@@ -51,7 +54,7 @@ def open_cifar(folder: Path, split: Split) -> ArraySource:
     """CIFAR-10, or CIFAR-100 with its fine classes.
 
     Raises:
-        ValueError: a file is missing or not of whole records.
+        ValueError: a file is missing or not of whole records, or a class has no name.
     """
     fine = (folder / "fine_label_names.txt").is_file()
     names = (folder / ("fine_label_names.txt" if fine else "batches.meta.txt")).read_text().split()
@@ -75,8 +78,15 @@ def open_cifar(folder: Path, split: Split) -> ArraySource:
             )
         parts.append(content.reshape(-1, labels + pixels))
     records = np.concatenate(parts)
+    targets = records[:, labels - 1].copy()
+    if (strange := targets >= len(names)).any():
+        row = int(strange.argmax())
+        raise ValueError(
+            f"--data-root: record {row:,} of {split} in {folder}, counted from 0, is of class "
+            f"{targets[row]}, not of 0 to {len(names) - 1}"
+        )
     images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return ArraySource(split, np.ascontiguousarray(images), records[:, labels - 1].copy(), names)
+    return ArraySource(split, np.ascontiguousarray(images), targets, names)
 
 
 def find_idx(root: Path) -> bool:

@@ -35,5 +35,8 @@ class DigitsSource:
     def target(self, index: int) -> int:
         return int(self.targets[index])
 
+    def contents(self) -> NDArray[np.uint8]:
+        return self.images
+
     def read(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index])

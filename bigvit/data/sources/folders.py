@@ -1,9 +1,12 @@
 """Class folders, as ImageNet is laid out: ROOT/train/CLASS/IMAGE and ROOT/val/CLASS/IMAGE; a test
-set alone, as ImageNet-V2, may also be ROOT/CLASS/IMAGE."""
+set alone, as ImageNet-V2, may also be ROOT/CLASS/IMAGE. Links are followed, wherever they lead: who
+laid out the folders made them."""
 
 import os
+import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -11,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit.data.decode import BadImage, decode
+from bigvit.data.decode import content_of, decode
 from bigvit.data.sources.source import NAMES, Split
 
 ENDINGS = (b".jpg", b".jpeg", b".png", b".ppm", b".bmp", b".pgm", b".tif", b".tiff", b".webp")
 """torchvision's; upper case counts too."""
+CHUNK, THREADS = 1 << 14, 16  # files; a network's file system answers one after the other
 
 
 class FileNames:
@@ -30,11 +34,22 @@ class FileNames:
             content += zlib.compress(b"\0".join(block), 1)
             starts.append(len(content))
         self.content, self.starts = bytes(content), np.array(starts, np.int64)
+        self._last: tuple[int, list[bytes]] = (-1, [])  # block: names are often asked in order
 
     def __getitem__(self, index: int) -> bytes:
         block, within = divmod(index, self.BLOCK)
+        if self._last[0] != block:
+            self._last = (block, self._block(block))
+        return self._last[1][within]
+
+    def between(self, start: int, stop: int) -> Iterator[bytes]:
+        """The names of numbers from `start`, a multiple of BLOCK, to before `stop`."""
+        blocks = range(start // self.BLOCK, -(-stop // self.BLOCK))
+        return islice((name for block in blocks for name in self._block(block)), stop - start)
+
+    def _block(self, block: int) -> list[bytes]:
         start, stop = self.starts[block], self.starts[block + 1]
-        return zlib.decompress(self.content[start:stop]).split(b"\0")[within]
+        return zlib.decompress(self.content[start:stop]).split(b"\0")
 
     @property
     def nbytes(self) -> int:
@@ -77,13 +92,26 @@ class FolderSource:
     def target(self, index: int) -> int:
         return int(self.targets[index])
 
+    def contents(self) -> NDArray[np.int64]:
+        folders = [self._within(folder) for folder in self.folders]
+
+        def paths(start: int, stop: int) -> Iterator[bytes]:
+            targets = self.targets[start:stop].tolist()
+            for target, name in zip(targets, self.names.between(start, stop), strict=True):
+                yield folders[target] + name
+
+        return file_sizes(self.root, len(self), paths)
+
     def read(self, index: int) -> Image.Image:
         return read_file(self.root, self._path(index))
 
     def _path(self, index: int) -> bytes:
         """Relative to the root."""
-        folder = self.folders[self.targets[index]]
-        return os.path.join(os.fsencode(self.folder), folder, self.names[index])
+        return self._within(self.folders[self.targets[index]]) + self.names[index]
+
+    def _within(self, folder: bytes) -> bytes:
+        """What goes before a name."""
+        return os.path.join(os.fsencode(self.folder), folder, b"")
 
 
 def read_file(root: bytes, path: bytes) -> Image.Image:
@@ -91,13 +119,37 @@ def read_file(root: bytes, path: bytes) -> Image.Image:
 
     Raises:
         BadImage: it cannot be read.
+        Unread: no file can be.
     """
+    return decode(content_of(os.path.join(root, path), shown(path)), shown(path))
+
+
+def file_sizes(
+    root: bytes, count: int, paths: Callable[[int, int], Iterable[bytes]]
+) -> NDArray[np.int64]:
+    """How many bytes each of so many files below a root has (count,); -1 where there is no file.
+
+    Args:
+        paths: those of numbers from a multiple of CHUNK to before another number, in order.
+    """
+    sizes = np.full(count, -1, np.int64)
+
+    def look(start: int) -> None:
+        for index, path in enumerate(paths(start, min(count, start + CHUNK)), start):
+            try:
+                status = os.stat(path, dir_fd=folder)
+            except (OSError, ValueError):
+                continue
+            if stat.S_ISREG(status.st_mode):
+                sizes[index] = status.st_size
+
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with open(os.path.join(root, path), "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise BadImage(shown(path), error.strerror or "cannot be read") from None
-    return decode(content, shown(path))
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(look, range(0, count, CHUNK)))
+    finally:
+        os.close(folder)
+    return sizes
 
 
 def find_folders(root: Path) -> bool:
@@ -137,9 +189,16 @@ def _listed(within: bytes, folders: list[bytes], counts: list[int]) -> Iterator[
     for folder in folders:
         with os.scandir(os.path.join(within, folder)) as entries:
             # a link that leads nowhere is listed, and found bad when it is read
-            names = [e.name for e in entries if e.name.lower().endswith(ENDINGS) and not e.is_dir()]
+            names = [e.name for e in entries if e.name.lower().endswith(ENDINGS) and _no_folder(e)]
         counts.append(len(names))
         yield from sorted(names)
+
+
+def _no_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return not entry.is_dir()
+    except OSError:  # a link in a circle
+        return True
 
 
 def shown(name: bytes) -> str:

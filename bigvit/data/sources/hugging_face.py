@@ -3,72 +3,192 @@
 Map-style and undecoded: each image is read by its number and decoded here, so a bad one is only
 that one. Parquet is converted to Arrow once, in the cache of `datasets` (HF_DATASETS_CACHE). Local
 data are opened by calls that never look at the network; only `hf:NAME` may.
+
+Class numbers are each file's own: where its names stand in another order, they are renumbered. A
+cell that holds no bytes may name a file below the data root, and no other.
 """
 
 import json
+import os
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit.data.decode import BadImage, decode
+from bigvit.data.decode import BadImage, Unread, content_of, decode
+from bigvit.data.sources.folders import shown
 from bigvit.data.sources.source import NAMES, Split
 
 HUB = "hf:"
 LABELS = ("label", "labels", "fine_label")  # the column taken where several are classes
 
 
+class Labels(NamedTuple):
+    """The classes of one file's images."""
+
+    file: str
+    names: list[str]  # by the file's own class numbers
+    numbers: Any  # (images,) of Arrow
+
+
 class HuggingFaceSource:
     """The rows of a `datasets.Dataset` that has a column of images and one of classes."""
 
-    def __init__(self, rows: Any, split: Split, where: str) -> None:
+    def __init__(
+        self,
+        rows: Any,
+        split: Split,
+        where: str,
+        folders: Sequence[str | Path] = (),
+        files: Sequence[Labels] | None = None,
+    ) -> None:
         """
+        Args:
+            folders: in which the files may lie that cells name.
+            files: the classes of the files that the rows are from; None: as the rows have them.
+
         Raises:
             ValueError: the columns are not such.
         """
-        from datasets import ClassLabel, Image
+        from datasets import Image
 
-        kinds = rows.features
-        images = [name for name, kind in kinds.items() if isinstance(kind, Image)]
-        labels = [name for name, kind in kinds.items() if isinstance(kind, ClassLabel)]
-        label = next((n for n in LABELS if n in labels), labels[0] if len(labels) == 1 else None)
-        if len(images) != 1 or label is None:
-            found = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in kinds.items())
+        image, label = _columns(rows.features, where)
+        self.split, self.image = split, image
+        files = list(_labels_of(rows, label)) if files is None else files
+        self.classes: list[str] = files[0].names
+        self.targets = _targets(files, where)
+        if len(self.targets) != len(rows):
             raise ValueError(
-                f"--data-root {where}: one column of images (Image) and one of classes "
-                f"(ClassLabel) is needed, not {found}; `datasets`' cast_column makes them so"
+                f"--data-root {where}: {split} has {len(rows):,} rows in the cache of `datasets`, "
+                f"but {len(self.targets):,} labels; remove that cache, and start again"
             )
-        self.image, self.split = images[0], split
-        self.classes: list[str] = list(kinds[label].names)
-        targets = rows.data.column(label).to_pandas()
-        if targets.isna().any() or not targets.between(0, len(self.classes) - 1).all():
-            raise ValueError(f"--data-root {where}: some images of {split} have no class")
-        self.targets: NDArray[np.int32] = targets.to_numpy().astype(np.int32)
-        self.rows = rows.select_columns(self.image).cast_column(self.image, Image(decode=False))
+        self.rows = rows.select_columns(image).cast_column(image, Image(decode=False))
+        self.folders = [os.path.abspath(folder) for folder in folders]
+        self._paths, self._bytes = _cells(self.rows, image)
+        for index in self._without_bytes():
+            if (path := self._paths[index].as_py()) and self._below(path) is None:
+                raise ValueError(
+                    f"--data-root {where}: {self.name(index)} is outside of it; let cells hold "
+                    "bytes, or paths below that folder"
+                )
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def name(self, index: int) -> str:
-        path = (self.rows[index][self.image] or {}).get("path")
-        return f"{self.split}[{index}]" + (f" {path}" if path else "")
+        path = self._paths[index].as_py()
+        return f"{self.split}[{index}]" + (f" {shown(os.fsencode(path))}" if path else "")
 
     def target(self, index: int) -> int:
         return int(self.targets[index])
 
+    def contents(self) -> NDArray[np.int64]:
+        from pyarrow import compute
+
+        lengths = compute.call_function("binary_length", [self._bytes])
+        sizes = lengths.fill_null(-1).to_numpy().astype(np.int64)
+        for index in self._without_bytes():
+            path = self._below(self._paths[index].as_py() or "")
+            if path is not None and os.path.isfile(path):
+                sizes[index] = os.stat(path).st_size
+        return sizes
+
     def read(self, index: int) -> Image.Image:
-        cell = self.rows[index][self.image] or {}
-        content, path = cell.get("bytes"), cell.get("path")
+        name = self.name(index)
+        try:
+            cell = self.rows[index][self.image] or {}
+        except MemoryError:
+            raise Unread(f"{name}: no memory is left") from None
+        except (OSError, ValueError) as error:  # Arrow's errors are these, too
+            raise BadImage(name, str(error).replace("\n", " ")) from None
+        content, path = cell.get("bytes"), self._below(cell.get("path") or "")
         if content is None:
-            try:
-                content = Path(path).read_bytes() if path else b""
-            except OSError as error:
-                reason = error.strerror or "cannot be read"
-                raise BadImage(self.name(index), reason) from None
-        return decode(content, self.name(index))
+            content = content_of(path, name) if path else b""
+        return decode(content, name)
+
+    def _without_bytes(self) -> Iterable[int]:
+        """Numbers of the images whose cell holds none."""
+        if not self._bytes.null_count:
+            return ()
+        return np.flatnonzero(self._bytes.is_null().to_numpy()).tolist()
+
+    def _below(self, path: str) -> str | None:
+        """The file that a cell names, if it may."""
+        for folder in self.folders:
+            whole = os.path.normpath(os.path.join(folder, path))
+            if whole.startswith(os.path.join(folder, "")):
+                return whole
+        return None
+
+
+def _columns(kinds: Any, where: str) -> tuple[str, str]:
+    """Names of the column of images and of that of classes."""
+    from datasets import Image
+
+    images = [name for name, kind in kinds.items() if isinstance(kind, Image)]
+    labels = [name for name, kind in kinds.items() if _has_classes(kind)]
+    label = next((n for n in LABELS if n in labels), labels[0] if len(labels) == 1 else None)
+    if len(images) != 1 or label is None:
+        found = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in kinds.items())
+        raise ValueError(
+            f"--data-root {where}: one column of images (Image) and one of classes "
+            f"(ClassLabel) is needed, not {found}; `datasets`' cast_column makes them so"
+        )
+    return images[0], label
+
+
+def _cells(rows: Any, image: str) -> tuple[Any, Any]:
+    """The columns of paths and of bytes inside a column of images, none of them read."""
+    cells = rows.data.column(image)
+    parts = cells.flatten()
+    return parts[cells.type.get_field_index("path")], parts[cells.type.get_field_index("bytes")]
+
+
+def _labels_of(rows: Any, label: str) -> Iterable[Labels]:
+    """The classes of each Arrow file of a data set; names that it does not say are the set's."""
+    from datasets import Features
+    from pyarrow import ipc, memory_map
+
+    if not rows.cache_files:
+        yield Labels("memory", list(rows.features[label].names), rows.data.column(label))
+    for file in (cached["filename"] for cached in rows.cache_files):
+        table = ipc.open_stream(memory_map(file)).read_all()  # none of it is copied
+        kind: Any = Features.from_arrow_schema(table.schema).get(label)
+        kind = kind if _has_classes(kind) else rows.features[label]
+        yield Labels(file, list(kind.names), table.column(label))
+
+
+def _targets(files: Sequence[Labels], where: str) -> NDArray[np.int32]:
+    """Class numbers of all images (images,), by the names of the first file.
+
+    Raises:
+        ValueError: a file has other names, or an image no class.
+    """
+    number_of = {name: number for number, name in enumerate(files[0].names)}
+    parts: list[NDArray[np.int32]] = []
+    for file, own, column in files:
+        if differing := number_of.keys() ^ set(own):
+            raise ValueError(
+                f"--data-root {where}: {file} and {files[0].file} have other classes "
+                f"({len(own):,} and {len(number_of):,}; {min(differing)!r} is in one of them only)"
+            )
+        numbers = column.to_pandas()
+        fine = numbers.between(0, len(own) - 1)  # false of null, too
+        if not fine.all():
+            row = int(np.argmin(fine.to_numpy()))
+            value = column[row].as_py()
+            raise ValueError(
+                f"--data-root {where}: row {row:,} of {file}, counted from 0, is of class "
+                f"{'null' if value is None else value}, not of 0 to {len(own) - 1}"
+            )
+        renumbered = np.array([number_of[name] for name in own], np.int32)
+        parts.append(renumbered[numbers.to_numpy().astype(np.int64)])
+    return np.concatenate(parts)
 
 
 def find_saved(root: Path) -> bool:
@@ -97,7 +217,7 @@ def open_saved(root: Path, split: Split) -> HuggingFaceSource:
         rows = load_from_disk(str(root / name))
     except (OSError, ValueError) as error:
         raise ValueError(f"--data-root {root / name} cannot be read: {error}") from None
-    return HuggingFaceSource(rows, split, str(root))
+    return HuggingFaceSource(rows, split, str(root), [root])
 
 
 def find_parquet(root: Path) -> dict[str, list[Path]]:
@@ -116,17 +236,56 @@ def open_parquet(root: Path, found: dict[str, list[Path]], split: Split) -> Hugg
         ValueError: there are none of the split, or they cannot be read.
     """
     files = found[_choose(found, split, str(root))]
-    from datasets import Dataset
+    from datasets import Dataset, config
     from datasets.exceptions import DatasetGenerationError
+
+    where = str(root)
+    labels = [_read_labels(file, where, split) for file in files]
+    _targets(labels, where)  # before hours are spent on converting
+    try:
+        cache = Path(config.HF_DATASETS_CACHE) / f"bigvit-{_fingerprint(files)}"
+        rows = Dataset.from_parquet([str(file) for file in files], cache_dir=str(cache))
+    except (OSError, ValueError, DatasetGenerationError) as error:
+        raise ValueError(f"--data-root {root}: {split} cannot be read: {error}") from None
+    return HuggingFaceSource(rows, split, where, [root], labels)
+
+
+def _read_labels(file: Path, where: str, split: Split) -> Labels:
+    """The classes of the images in a parquet file."""
+    from datasets import Features
     from pyarrow import parquet
 
     try:
-        for file in files:  # before hours are spent on converting the others
-            parquet.read_metadata(file)
-        rows = Dataset.from_parquet([str(file) for file in files])
-    except (OSError, ValueError, DatasetGenerationError) as error:
-        raise ValueError(f"--data-root {root}: {split} cannot be read: {error}") from None
-    return HuggingFaceSource(rows, split, str(root))
+        opened = parquet.ParquetFile(file)
+        kinds = Features.from_arrow_schema(opened.schema_arrow)
+        numbers = {
+            name: opened.read(columns=[name]) for name, kind in kinds.items() if _has_classes(kind)
+        }
+    except (OSError, ValueError) as error:
+        reason = f"{split} cannot be read: {file.name}: {error}"
+        raise ValueError(f"--data-root {where}: {reason}") from None
+    label = _columns(kinds, f"{where}: {file.name}")[1]
+    return Labels(str(file), list(kinds[label].names), numbers[label].column(label))
+
+
+def _has_classes(kind: Any) -> bool:
+    """Whether a column is one of classes."""
+    from datasets import ClassLabel
+
+    return isinstance(kind, ClassLabel)
+
+
+def _fingerprint(files: Sequence[Path]) -> str:
+    """What changes with parquet files' contents, as their names and times of change, which
+    `datasets` goes by, need not: sizes and footers, where all parts' sizes and bounds stand."""
+    hasher = xxhash.xxh3_128()
+    for file in files:
+        with file.open("rb") as opened:
+            size = opened.seek(-8, os.SEEK_END) + 8
+            footer = int.from_bytes(opened.read(4), "little")
+            opened.seek(-min(size, 8 + footer), os.SEEK_END)
+            hasher.update(f"{size} {footer} ".encode() + opened.read())
+    return hasher.hexdigest()
 
 
 def open_hub(name: str, split: Split) -> HuggingFaceSource:
@@ -135,7 +294,8 @@ def open_hub(name: str, split: Split) -> HuggingFaceSource:
     Raises:
         ValueError: it cannot be had.
     """
-    from datasets import get_dataset_split_names, load_dataset
+    from datasets import config, get_dataset_split_names, load_dataset
+    from huggingface_hub.constants import HF_HUB_CACHE
 
     where = f"{HUB}{name}"
     try:
@@ -144,7 +304,8 @@ def open_hub(name: str, split: Split) -> HuggingFaceSource:
     except (OSError, ValueError) as error:
         text = str(error).removeprefix(f"--data-root {where}: ")
         raise ValueError(f"--data-root {where}: {text}") from None
-    return HuggingFaceSource(rows, split, where)
+    fetched = (HF_HUB_CACHE, config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH)
+    return HuggingFaceSource(rows, split, where, fetched)
 
 
 def _choose(there: Any, split: Split, where: str) -> str:

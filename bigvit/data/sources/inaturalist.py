@@ -1,5 +1,6 @@
 """iNaturalist 2018 and 2019 as they are given out: train2018.json and val2018.json, in COCO's form,
-list images that lie in train_val2018/SUPERCATEGORY/CATEGORY/ beside them."""
+list images that lie in train_val2018/SUPERCATEGORY/CATEGORY/ beside them. A list that names a file
+elsewhere (an absolute path, or one with `..`) is refused."""
 
 import json
 import os
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit.data.sources.folders import FileNames, read_file, shown
+from bigvit.data.sources.folders import FileNames, file_sizes, read_file, shown
 from bigvit.data.sources.source import Split
 
 LISTS = {"train": "train20[0-9][0-9].json", "test": "val20[0-9][0-9].json"}
@@ -22,7 +23,7 @@ class INaturalistSource:
     def __init__(self, root: Path, file: Path) -> None:
         """
         Raises:
-            ValueError: the list is damaged, or its images are not there.
+            ValueError: the list is damaged, names a file elsewhere, or its images are not there.
         """
         try:
             with file.open("rb") as opened:
@@ -37,6 +38,11 @@ class INaturalistSource:
                 f"--data-root {root}: {file.name} is damaged, or not iNaturalist's list of images, "
                 f"annotations and categories ({type(error).__name__}: {error}); get it again"
             ) from None
+        if strange := next((name for name in names if not _is_below(name)), None):
+            raise ValueError(
+                f"--data-root {root}: {file.name} names a file outside of it, {shown(strange)!r}; "
+                "names must lead from that folder down"
+            )
         self.root = os.fsencode(root)
         if not names or not os.path.isdir(self.root + b"/" + os.path.dirname(names[0])):
             where = shown(os.path.dirname(names[0])) if names else "none"
@@ -56,6 +62,9 @@ class INaturalistSource:
 
     def target(self, index: int) -> int:
         return int(self.targets[index])
+
+    def contents(self) -> NDArray[np.int64]:
+        return file_sizes(self.root, len(self), self.names.between)
 
     def read(self, index: int) -> Image.Image:
         return read_file(self.root, self.names[index])
@@ -80,6 +89,11 @@ def open_lists(root: Path, split: Split) -> INaturalistSource:
             f"there is {there}; keep one year in a folder"
         )
     return INaturalistSource(root, found[0])
+
+
+def _is_below(name: bytes) -> bool:
+    """Whether a name leads down from where it starts."""
+    return not name.startswith(b"/") and b".." not in name.split(b"/") and b"\0" not in name
 
 
 def _needed(item: dict[str, Any]) -> Any:

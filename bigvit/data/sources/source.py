@@ -1,6 +1,6 @@
 """What a source of images is."""
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,16 @@ class Source(Protocol):
         """Class number."""
         ...
 
+    def contents(self) -> NDArray[Any]:
+        """What is known of every image without reading it (images, ...): how many bytes it has,
+        -1 where it is not there; of images in memory, their pixels."""
+        ...
+
     def read(self, index: int) -> Image.Image:
         """The decoded image: mode RGB, or L for the digits.
 
         Raises:
             BadImage: it cannot be read.
+            Unread: no image can be read.
         """
         ...
