@@ -194,7 +194,7 @@ def test_ablations_are_checked_and_stored(residual: Residual, pooling: Pooling):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"pooling": ClassAttention(0, "patches")}, "model.pooling.depth: 0 .* at least 1"),
+        ({"pooling": ClassAttention(0, "patches")}, "model.pooling.depth: 0 .* 1 to 10,000"),
         ({"pooling": ClassToken(24)}, "model.pooling.layer: 24 .* 0 to 23"),
         ({"residual": UniformLayerScale(0.0)}, "model.residual.mean: 0.0 .* above 0"),
         ({"residual": FixedLayerScale()}, "starts_from: None .* fixed factors"),
