@@ -228,10 +228,9 @@ def _samples(options: argparse.Namespace) -> None:
 
 
 def _stop(options: argparse.Namespace) -> None:
-    if not (options.path / "recipe.json").is_file():
-        raise ValueError(f"{options.path} is not a run folder")
-    (options.path / "stop").touch()
-    print(f"{options.path} will stop after its next update; status.json says when it has")
+    from bigvit.checkpoint.folder import ask_to_stop
+
+    print(ask_to_stop(options.path))
 
 
 def _status(options: argparse.Namespace) -> None:

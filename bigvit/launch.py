@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from bigvit.stopping import SIGNALS
 
 AGAIN = 1.0  # seconds between signals to the ranks
 ALIVE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"  # a dead host ends its ssh
+OURS = f"bigvit launch, process {os.getpid()} on {socket.gethostname()}\n"  # in a stop file
 PLAIN = re.compile(r"[\w@+=:,./-]+")  # what pdsh and a shell leave as it is
 GRACE = 60.0  # seconds that ranks have for their last checkpoint without a launcher
 
@@ -39,6 +41,7 @@ def launch(arguments: Sequence[str]) -> int:
         ValueError: the hostfile is none (DeepSpeed would train on this machine alone), or hosts
             would not be given what stands here.
     """
+    file: Path | None = None
     stopping, own = False, arguments[: _script(arguments)]
     hostfile, master = _value(own, "-H", "--hostfile"), _value(own, "--master_addr")
     if hostfile is not None:
@@ -66,10 +69,12 @@ def launch(arguments: Sequence[str]) -> int:
             if stopping:
                 _ask(process.pid)
                 if hosts:
-                    _ask_all(arguments)
+                    file = file or _ask_all(arguments)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(AGAIN)
     _clear(process.pid)
+    if file is not None and _said(file) == OURS:  # no rank took it: not for the next start
+        file.unlink(missing_ok=True)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
@@ -126,13 +131,23 @@ def _environment(arguments: Sequence[str], hosts: bool) -> Iterator[dict[str, st
         yield {**variables, "DS_ENV_FILE": file.name}
 
 
-def _ask_all(arguments: Sequence[str]) -> None:
-    """Ask a run to stop where it is read on every host: in its folder."""
+def _ask_all(arguments: Sequence[str]) -> Path | None:
+    """Ask a run to stop where it is read on every host: in its folder, once that is there."""
     from bigvit.checkpoint.start import folder_of
     from bigvit.recipe.parse import parse
 
     with contextlib.suppress(ValueError, OSError):
-        (folder_of(parse(arguments[_script(arguments) + 1 :])) / "stop").touch()
+        file = folder_of(parse(arguments[_script(arguments) + 1 :])) / "stop"
+        if not file.exists():  # a person's own request stays theirs
+            file.write_text(OURS)
+        return file
+    return None
+
+
+def _said(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text()
+    return ""
 
 
 def _ask(session: int) -> None:

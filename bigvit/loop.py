@@ -82,6 +82,7 @@ def run(
         fill(engine, path, manifest)
         if older := left_out(manifest.recipe):
             say(f"{path}: {older}")
+    _accept(folder, ranks)
     saver = Saver(
         engine,
         start.folder / "checkpoints",
@@ -105,6 +106,18 @@ def run(
         raise
     finally:
         progress.close()
+
+
+def _accept(folder: RunFolder | None, ranks: Ranks) -> None:
+    """Every check has passed: the run folder says what is run. Collective."""
+    reason = ""
+    if folder is not None:
+        try:
+            folder.accept()
+        except OSError as error:
+            reason = f"--run-dir {folder.path} cannot be written to: {error}"
+    if reason := ranks.first_text(reason):
+        raise Refused(reason)
 
 
 def _silent(_: str) -> None:

@@ -5,7 +5,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 import psutil
@@ -15,6 +15,8 @@ ONE = 5.0  # seconds within which signals are one request
 ORPHANED = "its launcher ended"
 LOOK = 1.0  # seconds between looks at the launchers
 LAUNCHERS = ("deepspeed", "bigvit")  # what the command line of one holds
+LOCAL = "deepspeed.launcher.launch"  # what that of `deepspeed`'s own launcher on a host holds
+RANK = "CROSS_RANK"  # a variable that it, and nobody else, gives to ranks
 SSH = "@notty"  # what that of sshd's session holds which pdsh opened
 
 
@@ -29,6 +31,7 @@ class StopRequest:
         self.began, self.requested, self.looked = time.monotonic(), 0.0, 0.0
         self.reason = ""  # of the first request that this process knows
         self.launchers = list(_launchers())
+        self.too_late = _is_left(self.launchers)
         self.by_ssh = bool(self.launchers) and _is_ssh(self.launchers[-1].parent())
         self.max_minutes: float | None = None
         self.asked_by_file: Callable[[], bool] = lambda: False
@@ -44,11 +47,16 @@ class StopRequest:
             minutes = (now - self.began) / 60
             if self.max_minutes is not None and minutes >= self.max_minutes:
                 self._take(f"--max-minutes {self.max_minutes:g}")
-            elif not all(map(_lives, self.launchers)) or self.by_ssh and _nobody_reads():
+            elif self.orphaned():
                 self._take(ORPHANED)
             elif self.asked_by_file():
                 self._take("bigvit stop")
         return bool(self.requested)
+
+    def orphaned(self) -> bool:
+        """Whether what launched this process has ended."""
+        ended = self.too_late or not all(map(lives, self.launchers))
+        return ended or self.by_ssh and _nobody_reads()
 
     def _take(self, reason: str) -> None:
         self.requested = self.requested or time.monotonic()
@@ -73,6 +81,17 @@ def _launchers() -> Iterator[psutil.Process]:
         yield process
 
 
+def _is_left(launchers: Sequence[psutil.Process]) -> bool:
+    """Whether a launcher of `deepspeed` ended before this process looked: what it started went to
+    the first process of all, as children do that are left."""
+    if not launchers:
+        return RANK in os.environ and os.getppid() == 1
+    try:
+        return launchers[-1].ppid() == 1 and LOCAL in " ".join(launchers[-1].cmdline())
+    except psutil.Error:
+        return True
+
+
 def _is_ssh(process: psutil.Process | None) -> bool:
     try:
         return process is not None and SSH in " ".join(process.cmdline())
@@ -88,7 +107,7 @@ def _nobody_reads() -> bool:
     return bool(poll.poll(0))
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
     """Whether a process, not another of the same number, still runs."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

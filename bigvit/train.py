@@ -15,33 +15,46 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from bigvit.checkpoint.folder import RunFolder, State
+from bigvit.checkpoint.folder import STOPPED, RunFolder, State
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.checkpoint.start import WAY_OUT, Refused, Start, plan_start
 from bigvit.data.check import check_data
 from bigvit.engines.sharding import deepspeed_config, stage_of
 from bigvit.recipe import Command, Layout, layout
 from bigvit.recipe.parse import parse
+from bigvit.starting import Starting, ranks_here
 from bigvit.stopping import StopRequest
 
+AGAIN = 5  # times that a run folder is tried to be opened, to say how a run ended
 DONE, CRASHED, BAD_INPUT, STOPPED_ITSELF, REQUEUE = 0, 1, 2, 3, 85
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a training command, given without the program's name, and return its exit code."""
     stop = StopRequest()
+    starting = Starting(stop)
+    try:
+        return _main(args, stop, starting)
+    finally:
+        starting.close()
+
+
+def _main(args: Sequence[str] | None, stop: StopRequest, starting: Starting) -> int:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         with contextlib.nullcontext() if rank == 0 else _silence():
             command = parse(sys.argv[1:] if args is None else args)
         cut, start = check(command, world)
     except (ValueError, OSError) as error:
+        starting.leave(str(error), BAD_INPUT)
         return _refuse_early(str(error), rank)
     except SystemExit as done:  # tyro has printed a help (0) or an error (2)
+        starting.leave("its command line is wrong", BAD_INPUT if done.code else DONE)
         return _refuse("", rank) if done.code else DONE
     stop.max_minutes = command.run.max_minutes
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
-    return _train(command, cut, start, stop)
+    starting.checked(lambda reason, code: _say_without(command, start, world, reason, code))
+    return _train(command, cut, start, stop, starting)
 
 
 def check(command: Command, world: int) -> tuple[Layout, Start]:
@@ -98,7 +111,9 @@ def _check_init(command: Command) -> None:
             raise ValueError(f"--init {init}: it is neither a plain file nor a folder")
 
 
-def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> int:
+def _train(
+    command: Command, cut: Layout, start: Start, stop: StopRequest, starting: Starting
+) -> int:
     from bigvit.ahead import RankFailed
     from bigvit.alike import blind_to
     from bigvit.checkpoint.save import NotSaved
@@ -106,79 +121,108 @@ def _train(command: Command, cut: Layout, start: Start, stop: StopRequest) -> in
     from bigvit.data.bad import TooManyBad
     from bigvit.data.decode import Unread
     from bigvit.data.loader import lost
-    from bigvit.engines.build import join_ranks
+    from bigvit.engines.build import meet_ranks
     from bigvit.engines.engine import NotFinite
-    from bigvit.engines.ranks import NotMet
+    from bigvit.engines.ranks import NotMet, connect, could_not_connect
     from bigvit.engines.watch import Watch
     from bigvit.loop import run
     from bigvit.loss_guard import LossJumped
 
     try:
-        ranks = join_ranks(command.run)
+        ranks = meet_ranks(command.run)
+        watch = Watch(ranks, command.run.timeout)
     except NotMet as error:
+        starting.leave(str(error), error.code)
+        _say_without(command, start, cut.world, str(error), error.code)
         return _refuse(str(error), int(os.environ["LOCAL_RANK"]), error.code)
-    watch = Watch(ranks, command.run.timeout)
-    folder, problem = None, ""
-    on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
-    if command.recipe.precision == "fp16" and on_cpu:
-        problem = "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here"
-    elif ranks.rank == 0:
-        try:
-            folder = opened = RunFolder(start.folder, command, ranks.world)
-            stop.asked_by_file = lambda: opened.asked_to_stop
-            watch.on_end = lambda reason: opened.say("error", CRASHED, reason)
-        except ValueError as error:
-            problem = str(error)
-    if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
-        problem = f"--run-dir {start.folder}: {blind}"
-    if ranks.agree(bool(problem)):
-        watch.leave()
-        if folder is not None:
-            folder.close()
-        return _refuse(problem, ranks.rank)
+    watch.on_end = lambda why, code: _say_without(command, start, ranks.world, why, code)
+    starting.met(watch.over)
     try:
-        outcome = run(command, cut, start, ranks, folder, stop.asked)
-    except Damaged as error:  # nothing has changed: the run's status stays as it was
-        code = _refuse(f"--resume {command.run.resume}: {error}; {WAY_OUT}", ranks.rank)
-    except Refused as error:
-        code = _refuse(str(error), ranks.rank)
-    except Unfit as error:
-        code = _end(folder, BAD_INPUT, str(error))
+        ranks = connect(ranks, command.run.timeout)
+    except RuntimeError as error:
+        reason = could_not_connect(ranks, error)
+        watch.failed(reason.removeprefix(f"{ranks.name(ranks.rank)} "))
+        _say_without(command, start, ranks.world, reason, CRASHED)
+        return _refuse(reason, int(os.environ["LOCAL_RANK"]), CRASHED)
+    folder, problem = None, ""
+    code, reason = BAD_INPUT, ""
+    on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
+    try:
+        if command.recipe.precision == "fp16" and on_cpu:
+            problem = "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here"
+        elif ranks.rank == 0:
+            try:
+                folder = opened = RunFolder(start.folder, command, ranks.world)
+                stop.asked_by_file = lambda: opened.asked_to_stop
+                watch.on_end = lambda why, code: opened.say(_state(code), code, why)
+            except ValueError as error:
+                problem = str(error)
+        if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
+            problem = f"--run-dir {start.folder}: {blind}"
+        stopped = folder is not None and folder.asked_to_stop
+        refused, stopped = ranks.agree_each([bool(problem), stopped])
+        if refused:
+            raise Refused(problem)
+        if stopped:  # asked for when no job had the folder: this one honours it
+            code, reason = REQUEUE, f"{STOPPED}, before the start"
+        else:
+            outcome = run(command, cut, start, ranks, folder, stop.asked)
+            asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""
+            reason = "" if outcome == "done" else ranks.first_text(asked) or "--stop-after"
+            code = DONE if outcome == "done" else REQUEUE
+    except Damaged as error:
+        reason = f"--resume {command.run.resume}: {error}; {WAY_OUT}"
+    except (Refused, Unfit) as error:
+        reason = str(error)
     except (NotFinite, LossJumped, TooManyBad) as error:
-        code = _end(folder, STOPPED_ITSELF, str(error))
+        code, reason = STOPPED_ITSELF, str(error)
     except NotSaved as error:
-        code = _end(folder, CRASHED, str(error))
+        code, reason = CRASHED, str(error)
     except RankFailed as error:
         if (cause := error.__cause__) is not None and not isinstance(cause, OSError):
             traceback.print_exception(cause)
-        code = _end(folder, CRASHED, str(error))
+        code, reason = CRASHED, str(error)
     except BaseException as error:
         error = lost(error) if isinstance(error, RuntimeError) else error
         said = isinstance(error, Unread)  # of this rank's machine: no fault of the program
         reason = f"{'' if said else f'{type(error).__name__}: '}{error}"
-        watch.crashed(reason)
+        watch.failed(f"crashed: {reason}")
         if not said:
             traceback.print_exc()
-        code = _end(folder, CRASHED, reason)
-    else:
-        code = DONE if outcome == "done" else REQUEUE
-        asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""
-        reason = "" if code == DONE else ranks.first_text(asked) or "--stop-after"
-        if folder is not None:
-            _tell(folder, outcome, code, reason)
-            print(f"{outcome}: update {folder.update}, {folder.path}", flush=True)
-    watch.leave()
+        code = CRASHED
+    watch.ending()
     if folder is not None:
+        if code != BAD_INPUT:  # of which nothing was changed: its status stays as it was
+            _tell(folder, _state(code), code, reason)
+        if code in (DONE, REQUEUE):
+            print(f"{_state(code)}: update {folder.update}, {folder.path}", flush=True)
+        elif code != BAD_INPUT:
+            print(f"error: {reason}", file=sys.stderr, flush=True)
         folder.close()
-    return code
+    watch.leave("" if code in (DONE, REQUEUE) else reason, code)
+    return _refuse(reason, ranks.rank) if code == BAD_INPUT else code
 
 
-def _end(folder: RunFolder | None, code: int, reason: str) -> int:
-    """Say why a run ended early, in the run folder and to the person."""
-    if folder is not None:
-        print(f"error: {reason}", file=sys.stderr, flush=True)
-        _tell(folder, "error", code, reason)
-    return code
+def _state(code: int) -> State:
+    states: dict[int, State] = {DONE: "done", REQUEUE: "requeue"}
+    return states.get(code, "error")
+
+
+def _say_without(command: Command, start: Start, world: int, reason: str, code: int) -> None:
+    """Say why a run ended, where rank 0, which has its folder open, died, or has not opened it yet.
+    What was refused leaves nothing."""
+    if code == BAD_INPUT:
+        return
+    for _ in range(AGAIN):  # another rank may be saying it, or the system still hold a dead one's
+        with contextlib.suppress(ValueError, OSError):
+            folder = RunFolder(start.folder, command, world)
+            try:
+                if folder.state != "done":
+                    folder.say(_state(code), code, reason)
+            finally:
+                folder.close()
+            return
+        time.sleep(0.2)
 
 
 def _tell(folder: RunFolder, state: State, code: int, reason: str) -> None:
@@ -192,8 +236,7 @@ def _tell(folder: RunFolder, state: State, code: int, reason: str) -> None:
 def _refuse_early(message: str, rank: int) -> int:
     """Refuse what this host's files or the command line show; another host may see no problem."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    here = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or world
-    if int(here) == world:  # the first is DeepSpeed's name for it, the second torchrun's
+    if (ranks_here() or world) == world:
         return _refuse(message, rank)
     from bigvit.engines.ranks import tell
 

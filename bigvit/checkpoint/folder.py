@@ -1,6 +1,7 @@
 """A run folder: one job at a time, and what it tells the world. No torch here."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -9,7 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -36,77 +37,122 @@ STATUS = {
 """What status.json holds, and of which types."""
 
 FLOCK = "hhqqi0q"  # Linux's struct flock: type, whence, start, length, process
-STARTED = time.time()  # about when this process did
+TAKEN = (errno.EAGAIN, errno.EACCES)  # from a lock that another holds; all else: there are none
+GOING_ON = ("starting", "running")  # states of a job that has the folder
+STOPPED = "bigvit stop"  # the reason of a job that honours such a request
+# in a run folder before recipe.json is: of jobs that are starting, or died while they did
+OURS = (
+    *("lock", "checkpoints", "status.json", "stop"),
+    *(".recipe.json.aside", ".status.json.aside"),
+)
 PACKAGES = ("bigvit", "torch", "deepspeed", "timm", "numpy")
 
 
 class RunFolder:
     """The open run folder of rank 0: locked until it is closed or the process ends, however that
-    happens. The lock is the process's: opening and closing `lock` again would free it."""
+    happens. The lock is the process's: opening and closing `lock` again would free it.
+
+    Nothing but the lock, and why a job ended, is written before the run is accepted.
+    """
 
     def __init__(self, path: Path, command: Command, world: int) -> None:
-        """Make or reopen the folder.
+        """Lock the folder, which is made where it is not there.
 
         Raises:
-            ValueError: another job uses it, or it cannot be written to.
+            ValueError: another job uses it, it cannot be locked, or it cannot be written to.
         """
-        self.path = path
+        self.path, self.command, self.world = path, command, world
+        self.metrics = path / "metrics.jsonl"
+        self.bad_images = path / "bad_images.txt"
+        self.accepted = False
+        self._made: list[Path] = []  # what was not there before, to be removed if it is refused
+        self._saying = threading.Lock()
         try:
-            self._open(path, command, world)
+            while not self._open(path / "lock"):
+                pass
         except OSError as error:
             raise ValueError(f"--run-dir {path} cannot be written to: {error}") from None
+        self.state, self.update = "", 0  # as the job before said; updates applied
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            before = json.loads((path / "status.json").read_text())
+            self.state, self.update = str(before["state"]), int(before["update"])
 
-    def _open(self, path: Path, command: Command, world: int) -> None:
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        self.lock = (path / "lock").open("a+")
+    def _open(self, file: Path) -> bool:
+        """Lock the folder; false where a job that was refused removed the file meanwhile."""
+        for folder in reversed((self.path, *self.path.parents)):
+            if not folder.exists():
+                folder.mkdir(exist_ok=True)
+                self._made.append(folder)
+        if not file.exists():
+            self._made.append(file)
         try:
-            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.lock.seek(0)
-            holder = self.lock.read().strip()
+            self.lock = file.open("a+")
+        except FileNotFoundError:
+            return False
+        self._lock()
+        if not file.exists() or not os.path.samestat(os.fstat(self.lock.fileno()), file.stat()):
             self.lock.close()
-            raise ValueError(
-                f"--run-dir {path} is in use by another job ({holder}); "
-                "wait for it, or choose another"
-            ) from None
+            return False
         self.lock.truncate(0)
         self.lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         self.lock.flush()
-        self._forget_stop(path / "stop")
+        return True
+
+    def _lock(self) -> None:
+        try:
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.lock.seek(0)
+            holder = self.lock.read().strip()
+            if error.errno in TAKEN:
+                self.lock.close()
+                raise ValueError(
+                    f"--run-dir {self.path} is in use by another job ({holder}); "
+                    "wait for it, or choose another"
+                ) from None
+            if self.command.run.lock:
+                self.close()
+                raise ValueError(
+                    f"--run-dir {self.path}: its file system has no locks ({error.strerror}), so "
+                    "that nothing keeps a second job out; where you see to that, go on by --no-lock"
+                ) from None
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether `bigvit stop` was called, and no job has honoured that yet."""
+        return (self.path / "stop").exists()
+
+    def close(self) -> None:
+        """Let another job have the folder. Where the run was refused, it is as it was before."""
+        if not self.accepted:
+            for made in reversed(self._made):
+                with contextlib.suppress(OSError):  # a folder that holds why the job ended
+                    made.rmdir() if made.is_dir() else made.unlink()
+        with contextlib.suppress(OSError):
+            self.lock.close()
+
+    def accept(self) -> None:
+        """Every check has passed: describe what is run."""
+        command, checkpoints = self.command, self.path / "checkpoints"
+        if not checkpoints.exists():
+            checkpoints.mkdir()
+            self._made.append(checkpoints)
         description = {
             "name": command.name,
             "recipe": to_json(command.recipe),
             "overrides": list(command.overrides),
             "run": {key: str(value) for key, value in asdict(command.run).items()},
-            "world": world,
+            "world": self.world,
             "versions": {name: version(name) for name in PACKAGES}
             | {"python": sys.version.split()[0]},
             "git": _git_revision(),
         }
-        write_json(path / "recipe.json", description)
-        self.metrics = path / "metrics.jsonl"
-        self.bad_images = path / "bad_images.txt"
-        self.update = 0  # updates applied
-
-    def _forget_stop(self, file: Path) -> None:
-        """Remove what asked an earlier job to stop, but not what was meant for this one."""
-        with contextlib.suppress(FileNotFoundError):
-            if file.stat().st_mtime < STARTED:
-                file.unlink()
-
-    @property
-    def asked_to_stop(self) -> bool:
-        """Whether `bigvit stop` was called since this job opened the folder."""
-        return (self.path / "stop").exists()
-
-    def close(self) -> None:
-        """Let another job have the folder."""
-        with contextlib.suppress(OSError):
-            (self.path / "stop").unlink(missing_ok=True)
-            self.lock.close()
+        write_json(self.path / "recipe.json", description)
+        self.accepted = True
 
     def say(self, state: State, exit_code: int | None = None, reason: str = "") -> None:
-        """Write status.json: what the run does, or why it ended."""
+        """Write status.json: what the run does, or why it ended. A request to stop that was
+        honoured, or came when all was done, is forgotten."""
         value = {
             "state": state,
             "update": self.update,
@@ -116,7 +162,10 @@ class RunFolder:
             "host": platform.node(),
             "process": os.getpid(),
         }
-        write_json(self.path / "status.json", value)
+        with self._saying:  # the thread that watches other ranks may have something to say, too
+            write_json(self.path / "status.json", value)
+        if state == "done" or state == "requeue" and reason.startswith(STOPPED):
+            (self.path / "stop").unlink(missing_ok=True)
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
@@ -154,23 +203,28 @@ class RunFolder:
 
 def status_of(path: Path) -> dict[str, Any]:
     """What status.json of a run folder says; "killed" where it says "running" and no job has the
-    folder any more.
+    folder any more. "starting", or "killed", where no job has said anything yet.
 
     Raises:
         ValueError: it is no run folder, or the run has not said anything yet.
     """
-    if not (path / "recipe.json").is_file():
-        raise ValueError(f"{path} is not a run folder")
+    lock, said = path / "lock", path / "status.json"
+    if not said.is_file() and not (path / "recipe.json").is_file():
+        if not lock.is_file() or {file.name for file in path.iterdir()} - set(OURS):
+            raise ValueError(f"{path} is not a run folder")
     try:
-        status = read_json(path / "status.json")
+        status: dict[str, Any] = {"state": "starting", "update": 0, "reason": ""}
+        status |= dict.fromkeys(("exit_code", "time", "host", "process"))
+        if said.is_file():
+            status = read_json(said)
         for key, kinds in STATUS.items():
             if key in status and type(status[key]) not in kinds:
                 raise ValueError(f"{key} is {status[key]!r}")
-        if status["state"] == "running" and not _is_locked(path / "lock"):
+        if status["state"] in GOING_ON and not _is_locked(lock):
             status["state"] = "killed"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} has no status yet, or status.json is damaged ({said})") from None
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} has no status yet, or status.json is damaged ({what})") from None
     return status
 
 
@@ -197,11 +251,33 @@ def class_names(path: Path, count: int) -> list[str] | None:
     return names
 
 
+def ask_to_stop(path: Path) -> str:
+    """Ask the job that has a run folder to stop, or else the next that opens it; says which.
+
+    Raises:
+        ValueError: it is no run folder, or the run is done.
+    """
+    state = status_of(path)["state"]
+    if state == "done":
+        raise ValueError(f"{path} is done; there is nothing to stop")
+    (path / "stop").touch()
+    if state in GOING_ON:
+        return f"{path} will stop after its next update; `bigvit status` says when it has"
+    return (
+        f"{path} is not running ({state}): its next start will stop at once, before an update; "
+        f"to take that back, remove {path / 'stop'}"
+    )
+
+
 def _is_locked(file: Path) -> bool:
-    """Whether another process holds a lock on a file; asking takes none."""
+    """Whether another process holds a lock on a file; asking takes none. Where there are no locks,
+    what status.json says is all there is."""
     with file.open("rb") as opened:
         asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        held = fcntl.fcntl(opened, fcntl.F_GETLK, asked)
+        try:
+            held = fcntl.fcntl(opened, fcntl.F_GETLK, asked)
+        except OSError:
+            return True
     return struct.unpack(FLOCK, held)[0] != fcntl.F_UNLCK
 
 

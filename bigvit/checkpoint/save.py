@@ -106,9 +106,9 @@ class Saver:
         self._writing: _Writing | None = None
         self._thread = threading.Thread()
         self._stuck: set[Path] = set()  # old checkpoints that cannot be removed, as was said
-        self._attempt = int(ranks.sum(torch.tensor(secrets.randbits(32) * (ranks.rank == 0))))
-        if ranks.rank == 0:
+        if ranks.rank == 0:  # before the others come through below, and write there
             remove_leftovers(folder)
+        self._attempt = int(ranks.sum(torch.tensor(secrets.randbits(32) * (ranks.rank == 0))))
 
     @property
     def failed(self) -> bool:
@@ -135,6 +135,7 @@ class Saver:
                 written in the background.
         """
         self.wait()
+        self._attempt += 1  # rank 0 may still be removing one that failed
         whole = self.folder / step_name(batch)
         aside = self.folder / f".{whole.name}.{self._attempt:08x}.aside"
         manifest = Manifest(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bigvit.checkpoint.folder import OURS
 from bigvit.checkpoint.manifest import STEP, checkpoints_in, damage, read_manifest
 from bigvit.recipe import Command
 from bigvit.recipe.store import differences, filled, is_named, to_json
@@ -14,7 +15,6 @@ from bigvit.recipe.words import read_json
 
 log = logging.getLogger(__name__)
 MOST = 16  # checkpoints that a run looks at for a whole one
-OURS = ("lock", "checkpoints", ".recipe.json.aside")  # there before recipe.json is
 
 
 def checkpoints_of(folder: Path) -> list[Path]:

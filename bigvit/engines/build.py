@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bigvit.engines.engine import Engine
-from bigvit.engines.ranks import Ranks, alone, join
+from bigvit.engines.ranks import Ranks, alone, connect, meet
 from bigvit.engines.sharding import deepspeed_config
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
@@ -15,13 +15,22 @@ Initial = Callable[[str], Tensor]
 """The initial value of a parameter of the task, whole and in float32, by its name."""
 
 
-def join_ranks(run: Run) -> Ranks:
-    """Connect the processes that the run's engine works with. Collective.
+def meet_ranks(run: Run) -> Ranks:
+    """The processes that the run's engine works with, when all have come.
 
     Raises:
         NotMet: not all came.
     """
-    return alone() if run.engine == "single" else join(run.timeout)
+    return alone() if run.engine == "single" else meet(run.timeout)
+
+
+def join_ranks(run: Run) -> Ranks:
+    """Meet those processes, and connect with them; `connect` alone does nothing for one by itself.
+
+    Raises:
+        NotMet: not all came.
+    """
+    return connect(meet_ranks(run), run.timeout)
 
 
 def build_engine(

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from bigvit.engines.engine import Norms, Slice, buffer_slices
@@ -41,6 +42,9 @@ KINDS: dict[str, Literal["whole", "flat", "pieces"]] = {
 def build_no_ops() -> None:
     """Keep DeepSpeed from compiling and using its shared-memory collectives on a CPU: they take a
     minute to build, and leave 69 MB a rank in /dev/shm after every run."""
+    accelerator: Any = get_accelerator()
+    if accelerator.device_name() != "cpu":
+        return  # has no such op, and looking for ops asks compilers and devices
     ops = deepspeed.ops.__compatible_ops__
     assert "deepspeed_shm_comm" in ops, "another DeepSpeed: deepspeed_shm_comm is not among its ops"
     ops["deepspeed_shm_comm"] = False

@@ -4,16 +4,15 @@
 """This process among the others: joining them, agreeing with them, leaving them."""
 
 import contextlib
+import json
 import logging
 import os
 import socket
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -29,14 +28,15 @@ DOCTOR = (
     "see what its host says, and whether `bigvit doctor --hostfile` finds what keeps them apart"
 )
 PROBLEM = "!"  # before one, where the host's name is expected
-TELLING = 30.0  # seconds
-APART = "bigvit/apart"  # where a rank says that it cannot connect with the others
-ASK = 1.0  # seconds between looks at that
-_ROOTS: list[dist.Store] = []  # where the ranks met, kept open
+TELLING = 30.0  # seconds in which other hosts come to be told of bad input,
+ENDED = 12.0  # or that the run has ended
+ASK = 0.05  # seconds between rank 0's looks at who has come
+OTHERS = 5.0  # seconds in which somebody else says why a rank is gone
+VERDICT = "bigvit/verdict"  # the ranks' hosts when all have come, or why they will not; said once
 
 
 class NotMet(Exception):
-    """The ranks of a run did not come together, or one brought a problem with it."""
+    """The ranks of a run did not come together, or one brought a problem with it (code 2)."""
 
     def __init__(self, reason: str, code: int = 1) -> None:
         super().__init__(reason)
@@ -58,7 +58,8 @@ class Ranks:
     rank: int
     world: int
     device: torch.device  # this rank's
-    cpu_group: dist.ProcessGroup | None  # None: one process that joined nobody
+    cpu_group: dist.ProcessGroup | None  # None: nobody was joined, or not yet
+    store: dist.TCPStore | None = None  # where the ranks met
     hosts: tuple[str, ...] = ()  # each rank's, by name
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
 
@@ -137,15 +138,15 @@ class Ranks:
 
 def alone() -> Ranks:
     """One process that joins nobody."""
-    return Ranks(0, 1, _device(), None)
+    return Ranks(0, 1, _device(), None, hosts=(socket.gethostname(),))
 
 
-def join(timeout: float) -> Ranks:
-    """Connect to the other ranks, through DeepSpeed. Also works for one process by itself.
+def meet(timeout: float) -> Ranks:
+    """Wait until every rank has come to rank 0's address. There are no collectives yet. Also works
+    for one process by itself.
 
     Args:
-        timeout: seconds after which a rank that does not come is given up; collectives wait a
-            little longer.
+        timeout: seconds after which a rank that does not come is given up.
 
     Raises:
         NotMet: not all came, and who did not.
@@ -160,32 +161,71 @@ def join(timeout: float) -> Ranks:
     # DeepSpeed's own calls, which torch 2.14 warns of by the hundred
     old = r"`torch\.distributed\.\w+` is deprecated"
     warnings.filterwarnings("ignore", message=old, category=FutureWarning)
-    import deepspeed
-
     from bigvit.engines.deepspeed_inside import build_no_ops
 
     build_no_ops()
     device = _device()
-    hosts = _meet(timeout)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store, keys = _store(timeout)
+    store.set(keys[rank], socket.gethostname())
+    try:
+        verdict = _verdict(store, keys, timeout)
+    except dist.DistStoreError:
+        absent = [str(r) for r in range(world) if not store.check([keys[r]])]
+        ranks = f"rank{'s' * (len(absent) > 1)} {', '.join(absent)} of {world}"
+        address = os.environ["MASTER_ADDR"]
+        raise NotMet(f"{ranks} did not come to {address} in {timeout:g} s; {DOCTOR}") from None
+    except dist.DistNetworkError:
+        time.sleep(OTHERS)
+        raise NotMet(f"rank 0 ended before the ranks met; {DOCTOR}") from None
+    if "hosts" not in verdict:
+        _read(store, TELLING if verdict["code"] == 2 else ENDED)
+        raise NotMet(verdict["reason"], verdict["code"])
+    return Ranks(rank, world, device, None, store, tuple(verdict["hosts"]))
+
+
+def connect(ranks: Ranks, timeout: float) -> Ranks:
+    """Make the collectives of ranks that have met, through DeepSpeed; none for one that is alone.
+
+    Args:
+        timeout: seconds after which a silent rank ends the run; collectives wait a little longer.
+
+    Raises:
+        RuntimeError: this rank cannot connect with the others.
+    """
+    if ranks.store is None:
+        return ranks
+    import deepspeed
+
+    ranks.at("connecting with the others")
     patience = timedelta(seconds=timeout + MARGIN)
-    with _connecting(timeout):
-        deepspeed.init_distributed(
-            dist_backend="nccl" if device.type == "cuda" else "gloo",
-            auto_mpi_discovery=False,
-            timeout=patience,
-            verbose=False,
-        )
-        group: Any = dist.new_group(backend="gloo", timeout=patience)
-    return Ranks(dist.get_rank(), dist.get_world_size(), device, group, hosts)
+    deepspeed.init_distributed(
+        dist_backend="nccl" if ranks.device.type == "cuda" else "gloo",
+        auto_mpi_discovery=False,
+        timeout=patience,
+        verbose=False,
+    )
+    group: Any = dist.new_group(backend="gloo", timeout=patience)
+    return replace(ranks, cpu_group=group)
+
+
+def could_not_connect(ranks: Ranks, error: Exception) -> str:
+    """Why a rank that has met the others ends."""
+    return (
+        f"{ranks.name(ranks.rank)} met the others, and could not connect with them "
+        f"({_first_line(error)}); {DOCTOR}"
+    )
 
 
 def tell(problem: str) -> str:
     """Bring a problem that was found before anything else to the ranks of other hosts, which may
     have none and would wait: all end with code 2. Returns what is left to say here."""
     rank, first = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]) == 0
+    here = socket.gethostname()
     try:
         store, keys = _store(TELLING)
-        store.set(keys[rank], f"{PROBLEM}{socket.gethostname()}: {problem}")
+        _judge(store, {"reason": f"rank {rank} on {here}: {problem}", "code": 2})
+        store.set(keys[rank], f"{PROBLEM}{here}: {problem}")
         store.wait(keys[:1] if rank else keys, timedelta(seconds=TELLING))
         if rank > 0 and store.get(keys[0]).decode().endswith(f": {problem}"):
             return ""
@@ -195,73 +235,65 @@ def tell(problem: str) -> str:
     return problem if first else ""
 
 
-def _meet(timeout: float) -> tuple[str, ...]:
-    """Wait until every rank has come to rank 0's address, and return their hosts' names."""
+def tell_ended(reason: str, code: int) -> None:
+    """Tell the ranks of other hosts, which wait, that the run has ended. Where rank 0 was on this
+    host, and is gone, this process takes its place."""
+    address = os.environ["MASTER_ADDR"]
+    with contextlib.suppress(NotMet, dist.DistError, OSError):
+        try:
+            store, _ = _store(ENDED / 2, serve=_is_here(address))
+        except NotMet:  # rank 0 still serves it
+            store, _ = _store(ENDED / 2, serve=False)
+        _judge(store, {"reason": reason, "code": code})
+        _read(store, ENDED)
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address is this host's."""
+    with contextlib.suppress(OSError), socket.socket() as door:
+        door.bind((address, 0))
+        return True
+    return False
+
+
+def _judge(store: dist.TCPStore, verdict: dict[str, Any]) -> None:
+    """Say whether the ranks meet, where nobody has yet."""
+    store.compare_set(VERDICT, "", json.dumps(verdict))
+
+
+def _verdict(store: dist.TCPStore, keys: list[str], timeout: float) -> dict[str, Any]:
+    """Wait for what is said; rank 0 says it when all have come."""
+    if os.environ["RANK"] == "0":
+        deadline = time.monotonic() + timeout
+        while not store.check([VERDICT]):
+            if store.check(keys):
+                _judge(store, {"hosts": [name.decode() for name in store.multi_get(keys)]})
+            elif time.monotonic() > deadline:
+                raise dist.DistStoreError
+            else:
+                time.sleep(ASK)
+    else:
+        store.wait([VERDICT], timedelta(seconds=timeout))
+    return json.loads(store.get(VERDICT))
+
+
+def _read(store: dist.TCPStore, seconds: float) -> None:
+    """This rank has read why they do not meet; the one that serves it stays for the others."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store, keys = _store(timeout)
-    store.set(keys[rank], socket.gethostname())
-    try:
-        store.wait(keys, timedelta(seconds=timeout))
-    except dist.DistStoreError:
-        absent = [str(r) for r in range(world) if not store.check([keys[r]])]
-        ranks = f"rank{'s' * (len(absent) > 1)} {', '.join(absent)} of {world}"
-        address = os.environ["MASTER_ADDR"]
-        raise NotMet(f"{ranks} did not come to {address} in {timeout:g} s; {DOCTOR}") from None
-    told = [value.decode() for value in store.multi_get(keys)]
-    for r, text in enumerate(told):
-        if text.startswith(PROBLEM):
-            raise NotMet(f"rank {r} on {text.removeprefix(PROBLEM)}", code=2)
-    return tuple(told)
+    with contextlib.suppress(dist.DistError):
+        store.set(f"bigvit/read/{rank}", "")
+        if _is_here(os.environ["MASTER_ADDR"]):
+            others = [f"bigvit/read/{r}" for r in range(world) if r != rank]
+            store.wait(others, timedelta(seconds=seconds))
 
 
-@contextmanager
-def _connecting(timeout: float) -> Generator[None]:
-    """While the ranks connect with each other: one that cannot tells the others, which would wait
-    for it, some of them for ever."""
-    done = threading.Event()
-    threading.Thread(target=_wait_connected, args=(done, timeout), daemon=True).start()
-    try:
-        yield
-    except RuntimeError as error:
-        reason = (
-            f"rank {os.environ['RANK']} on {socket.gethostname()} met the others, and could not "
-            f"connect with them ({_first_line(error)}); {DOCTOR}"
-        )
-        done.set()
-        with contextlib.suppress(dist.DistError):
-            _ROOTS[0].set(APART, reason)
-        time.sleep(ASK + 1)  # the others read it
-        raise NotMet(reason) from None
-    finally:
-        done.set()
-
-
-def _wait_connected(done: threading.Event, timeout: float) -> None:
-    """End this process where another could not connect, or none says why in the time there is."""
-    reason, began = "", time.monotonic()
-    try:
-        store, _ = _store(timeout, serve=False)
-        while not reason and not done.wait(ASK):
-            if store.check([APART]):
-                reason = store.get(APART).decode()
-            elif time.monotonic() - began > timeout + MARGIN:
-                reason = f"the ranks met, and did not connect in {timeout:g} s; {DOCTOR}"
-    except (NotMet, dist.DistError):
-        reason = f"rank 0 ended while the ranks connected with each other; {DOCTOR}"
-    if not done.is_set():
-        if int(os.environ["LOCAL_RANK"]) == 0:
-            print(f"error: {reason}", file=sys.stderr, flush=True)
-        else:
-            time.sleep(2)  # the launcher ends a host's ranks once one has ended
-        os._exit(1)
-
-
-def _store(timeout: float, serve: bool = True) -> tuple[dist.TCPStore, list[str]]:
-    """The store at rank 0's address, where the ranks meet, and each rank's key there."""
+def _store(timeout: float, serve: bool | None = None) -> tuple[dist.TCPStore, list[str]]:
+    """The store at rank 0's address, which serves it, and each rank's key there."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # torchrun's own process serves it; torch meets at this very store afterwards
-    serves = serve and rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serves = not agent and (rank == 0 if serve is None else serve)
     try:
         store = dist.TCPStore(
             address,
@@ -281,7 +313,6 @@ def _store(timeout: float, serve: bool = True) -> tuple[dist.TCPStore, list[str]
         raise NotMet(
             f"{here} could not reach rank 0 at {address}, port {port}, in {timeout:g} s; {DOCTOR}"
         ) from None
-    _ROOTS.append(store)
     return store, [f"bigvit/host/{r}" for r in range(world)]
 
 

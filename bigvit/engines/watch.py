@@ -1,10 +1,11 @@
 """Ranks that die or fall silent: the others learn of it, and the run ends on every host.
 
 A collective does not tell who is missing, and may wait for half an hour. So rank 0 holds a
-connection with every other rank, and both ends send how far they have come, every few seconds. One
-that closes without a word is a rank that died: its kernel closed it. One that is silent, or a rank
-that stays where the others wait for it, has as long as the run's `--timeout`. Then a line says who,
-on each host, and every rank ends with code 1. No collective and no device is used here.
+connection with every other rank, made before the collectives are, and both ends send how far they
+have come, every few seconds. One that closes without a word is a rank that died: its kernel closed
+it. One that leaves with a reason while others are at work ends the run for that reason. One that is
+silent, or a rank that stays where the others wait for it, has as long as the run's `--timeout`.
+Then a line says who, on each host, and every rank ends. No collective and no device is used here.
 """
 
 import contextlib
@@ -19,14 +20,31 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from bigvit.engines.ranks import Ranks, Whereabouts
+from bigvit.engines.ranks import (
+    DOCTOR,
+    OTHERS,
+    NotMet,
+    Ranks,
+    Whereabouts,
+    could_not_connect,
+)
 
 BEAT = 2.0  # seconds between messages, at most
 GREETING = 5.0  # seconds that a new connection has to say which rank it is
 GATHER = 1.0  # seconds in which ranks that die are named together
-SECOND = 4.0  # seconds that an error waits for the reason behind it
+SECOND = 4.0  # seconds that an error, or a reason to leave, waits for the one behind it
 ALL = 3  # times the time limit that all ranks may stay at one place, as they do when they compile
 CRASHED = 1
+APART = "bigvit/apart"  # where a rank says that it cannot reach that
+READY = b"\n"  # what rank 0 says when all are connected: an empty message
+GOODBYE = 10.0  # seconds that a rank waits for rank 0 to leave
+DIED = "died, or was killed; what its host says comes first"
+PORT = "bigvit/watch"  # rank 0's, in the store where the ranks met
+
+
+def _clock() -> float:
+    """Seconds, those in which the machine was suspended too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass
@@ -38,7 +56,7 @@ class _Peer:
     whereabouts: Whereabouts
     heard: float  # when
     unread: bytes = b""
-    state: str = "here"  # or "left", "died", or why it crashed
+    state: str = "here"  # or "left", "died"
     broken: bool = False  # nothing more can be sent
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -64,64 +82,122 @@ class _Peer:
         return [json.loads(line) for line in lines] if taken else None
 
 
+@dataclass
+class _Left:
+    """A rank that ends for a reason of its own."""
+
+    rank: int
+    reason: str
+    code: int
+    since: float
+
+
 class Watch:
     """Watches the other ranks from a thread, until this one leaves."""
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
-        """Connect the ranks. Collective.
+        """Connect ranks that have met. Returns when all are connected.
 
         Args:
             timeout: seconds after which a silent rank ends the run.
+
+        Raises:
+            NotMet: rank 0 ended meanwhile, or a rank cannot connect with it.
         """
         self.ranks, self.timeout = ranks, timeout
-        self.on_end: Callable[[str], None] = lambda reason: None  # told before the process ends
+        # told before the process ends: why, and its code
+        self.on_end: Callable[[str, int], None] = lambda reason, code: None
         self.beat = min(BEAT, timeout / 5)
         self.peers: dict[int, _Peer] = {}
         self.selector = selectors.DefaultSelector()
         self.leaving = False
-        self.died_at = self.sent = 0.0
+        self.left: _Left | None = None
+        self.moved = _clock()
+        self.least: int = -1
+        self.died_at = self.sent = self.stood = self.stood_at = 0.0
         if ranks.world > 1:
             self._connect()
-            self.moved, self.least = time.monotonic(), -1
+            self.moved = _clock()
             threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
-    def leave(self) -> None:
-        """This rank ends as all do, and its silence means nothing from now on."""
+    def ending(self) -> None:
+        """Nothing is left to do together: what becomes of the others means nothing from now on."""
         self.leaving = True
-        for peer in list(self.peers.values()):
-            peer.send(bye=True)
 
-    def crashed(self, reason: str) -> None:
+    def leave(self, reason: str = "", code: int = 0) -> None:
+        """This rank ends, and its silence means nothing from now on. Without a reason all do; with
+        one, those that are still at work some seconds later end with it, too. Rank 0 leaves when
+        it has said how the run ended, and the others wait for that."""
+        self.ending()
+        for peer in list(self.peers.values()):
+            peer.send(bye=reason, code=code)
+        if self.ranks.rank > 0:  # rank 0 may die before it has
+            rank_0, deadline = self.peers[0], _clock() + GOODBYE
+            while rank_0.state == "here" and _clock() < deadline:
+                time.sleep(0.02)
+            if rank_0.state == "died":
+                self._over([0], DIED)
+
+    def failed(self, what: str) -> None:
         """This rank ends with an error. Where it is but what another's end brought about, that one
         is named instead, and this does not return."""
         if not self.peers:
             return
         time.sleep(SECOND)
         self.leaving = True
-        if self.ranks.rank == 0:
-            self._tell([0], f"{self.ranks.name(0)} crashed: {reason}")
-        else:
-            self.peers[0].send(crash=reason)
+        self._tell([self.ranks.rank], f"{self.ranks.name(self.ranks.rank)} {what}", CRASHED)
+
+    def over(self, reason: str, code: int) -> NoReturn:
+        """End the run on every host."""
+        self._tell([], reason, code)
+        self._end([], reason, code)
 
     def _connect(self) -> None:
-        ranks = self.ranks
+        ranks, store = self.ranks, self.ranks.store
+        assert store is not None, "ranks that have met"
         if ranks.rank == 0:
-            both = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if both else socket.AF_INET
-            with socket.create_server(
-                ("", 0), family=family, backlog=ranks.world, dualstack_ipv6=both
-            ) as server:
-                ranks.first_text(str(server.getsockname()[1]))
-                server.settimeout(self.timeout)
-                while len(self.peers) < ranks.world - 1:
-                    self._greet(server.accept()[0])
-        else:
-            port = int(ranks.first_text(""))
-            address = (os.environ["MASTER_ADDR"], port)
-            connection = socket.create_connection(address, self.timeout)
+            self._receive_all()
+            return
+        try:
+            port = int(store.get(PORT))
+            try:
+                connection = socket.create_connection(
+                    (os.environ["MASTER_ADDR"], port), self.timeout
+                )
+            except OSError as error:
+                reason = could_not_connect(ranks, error)
+                store.set(APART, reason)
+                raise NotMet(reason) from None
             connection.sendall(ranks.rank.to_bytes(4, "big"))
-            self._add(0, connection)
-        ranks.agree(0)  # all are connected, or the collective fails
+            if connection.recv(len(READY)) != READY:
+                raise OSError
+        except (RuntimeError, OSError):  # the first is torch's, of a store that is gone
+            time.sleep(OTHERS)  # somebody on its host may know more
+            raise NotMet(f"{ranks.name(0)} ended while the ranks met") from None
+        self._add(0, connection)
+
+    def _receive_all(self) -> None:
+        """Rank 0's part: take every other rank's connection, and say so when all are there."""
+        ranks, store, began = self.ranks, self.ranks.store, _clock()
+        assert store is not None
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        with socket.create_server(
+            ("", 0), family=family, backlog=ranks.world, dualstack_ipv6=both
+        ) as server:
+            store.set(PORT, str(server.getsockname()[1]))
+            server.settimeout(self.beat)
+            while absent := [rank for rank in range(1, ranks.world) if rank not in self.peers]:
+                with contextlib.suppress(TimeoutError):
+                    self._greet(server.accept()[0])
+                    continue
+                if store.check([APART]):
+                    raise NotMet(store.get(APART).decode())
+                if _clock() - began > self.timeout:
+                    names = ", ".join(map(ranks.name, absent[:4]))
+                    raise NotMet(f"{names} did not connect in {self.timeout:g} s; {DOCTOR}")
+        for peer in self.peers.values():
+            peer.socket.send(READY)
 
     def _greet(self, connection: socket.socket) -> None:
         """Take a connection that a rank opened; whatever else knocks here is sent away."""
@@ -135,51 +211,66 @@ class Watch:
 
     def _add(self, rank: int, connection: socket.socket) -> None:
         connection.setblocking(False)
-        peer = _Peer(rank, connection, Whereabouts(), time.monotonic())
+        peer = _Peer(rank, connection, Whereabouts(), _clock())
         self.peers[rank] = peer
         self.selector.register(connection, selectors.EVENT_READ, peer)
 
     def _watch(self) -> None:
-        while not self.leaving:
+        before = _clock()
+        while not self.leaving or self.ranks.rank > 0 and self.peers[0].state == "here":
             for key, _ in self.selector.select(self.beat / 4):
                 self._hear(key.data)
-            now = time.monotonic()
+            now = _clock()
+            stood, before = now - before - self.beat, now
+            if self.leaving:
+                continue
+            if stood > 0:  # it was this rank that was silent: its time does not count
+                self._stood_still(stood)
+                continue
             if now - self.sent > self.beat:
                 self.sent = now
                 mine = self.ranks.whereabouts
                 for peer in self.peers.values():
                     peer.send(count=mine.count, place=mine.place)
-            if not self.leaving:
-                self._judge(now)
+            self._judge(now)
+
+    def _stood_still(self, seconds: float) -> None:
+        self.stood, self.stood_at = seconds, _clock()
+        self.moved += seconds
+        for peer in self.peers.values():
+            peer.heard += seconds
 
     def _hear(self, peer: _Peer) -> None:
         messages = peer.receive()
+        for message in messages or ():
+            peer.heard = _clock()
+            if "end" in message:
+                self._tell(message["named"], message["end"], message["code"])
+                self._end(message["named"], message["end"], message["code"])
+            elif "bye" in message:
+                peer.state = "left"
+                if message["bye"] and self.left is None:
+                    self.left = _Left(peer.rank, message["bye"], message["code"], _clock())
+            else:
+                peer.whereabouts = Whereabouts(message["count"], message["place"])
         if messages is None:
             self.selector.unregister(peer.socket)
             if peer.state == "here":
                 peer.state = "died"
-                self.died_at = self.died_at or time.monotonic()
-            return
-        peer.heard = time.monotonic()
-        for message in messages:
-            if "end" in message:
-                self._end(message["named"], message["end"])
-            elif "bye" in message:
-                peer.state = "left"
-            elif "crash" in message:
-                peer.state = f"crashed: {message['crash']}"
-                reason = f"{self.ranks.name(peer.rank)} {peer.state}"
-                self._tell([peer.rank], reason)
-                self._end([peer.rank], reason)
-            else:
-                peer.whereabouts = Whereabouts(message["count"], message["place"])
+        self.died_at = self.died_at or _clock()
 
     def _judge(self, now: float) -> None:
-        """End the run where somebody died, is silent, or stays behind."""
+        """End the run where somebody died, is silent, stays behind, or left by itself."""
         here = [peer for peer in self.peers.values() if peer.state == "here"]
         if died := [peer.rank for peer in self.peers.values() if peer.state == "died"]:
             if now - self.died_at > GATHER or self.ranks.rank > 0:
-                self._over(died, "died, or was killed; what its host says comes first")
+                still = abs(self.died_at - self.stood_at) < self.beat
+                here = f"{self.ranks.name(self.ranks.rank)} stood still for {self.stood:.0f} s"
+                self._over(died, f"ended while {here}" if still else DIED)
+        elif (left := self.left) is not None and now - left.since > SECOND:
+            reason = f"{self.ranks.name(left.rank)}: {left.reason}"
+            self._tell([left.rank], reason, left.code)
+            self._end([left.rank], reason, left.code, said=left.rank == 0)
         elif silent := [peer.rank for peer in here if now - peer.heard > self.timeout]:
             self._over(silent, f"did not answer for {self.timeout:g} s (--timeout)")
         elif self.ranks.rank == 0 and here:
@@ -207,27 +298,29 @@ class Watch:
         names = [self.ranks.name(rank) for rank in sorted(named)]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         reason = f"{', '.join(names[:4])}{more} {what}"
-        self._tell(named, reason)
-        self._end(named, reason)
+        self._tell(named, reason, CRASHED)
+        self._end(named, reason, CRASHED)
 
-    def _tell(self, named: Collection[int], reason: str) -> None:
-        if self.ranks.rank == 0:
-            for peer in list(self.peers.values()):
-                peer.send(end=reason, named=list(named))
+    def _tell(self, named: Collection[int], reason: str, code: int) -> None:
+        """Tell what ends the run: rank 0 all, the others rank 0, which tells it on."""
+        for peer in list(self.peers.values()):
+            peer.send(end=reason, named=list(named), code=code)
 
-    def _end(self, named: Collection[int], reason: str) -> NoReturn:
+    def _end(self, named: Collection[int], reason: str, code: int, said: bool = False) -> NoReturn:
         """End this process; one rank of each host says why."""
         hosts, here = self.ranks.hosts, self.ranks.hosts[self.ranks.rank]
         able = [rank for rank, host in enumerate(hosts) if host == here and rank not in named]
-        if able[:1] == [self.ranks.rank]:
+        first = able[:1] == [self.ranks.rank]
+        if first and not (said and here == hosts[0]):
             print(f"error: {reason}", file=sys.stderr, flush=True)
-        telling = threading.Thread(target=self._tell_run, args=(reason,), daemon=True)
-        telling.start()
-        telling.join(5)  # a file system may hang, too
-        if able[:1] != [self.ranks.rank]:
+        telling = threading.Thread(target=self._tell_run, args=(reason, code), daemon=True)
+        if self.ranks.rank == 0 or 0 in named:  # which has the run folder
+            telling.start()
+            telling.join(5)  # a file system may hang, too
+        if not first:
             time.sleep(2)  # the launcher ends a host's ranks once one has ended
-        os._exit(CRASHED)
+        os._exit(code)
 
-    def _tell_run(self, reason: str) -> None:
+    def _tell_run(self, reason: str, code: int) -> None:
         with contextlib.suppress(OSError):
-            self.on_end(reason)
+            self.on_end(reason, code)

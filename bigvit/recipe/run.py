@@ -10,6 +10,7 @@ from bigvit.recipe.recipe import Recipe
 @dataclass(frozen=True)
 class Run:
     run_dir: Path | None = None  # run folder; None: runs/NAME
+    lock: bool = True  # lock the run folder; without, go on where the file system has no locks
     data_root: Path | None = None  # folder of the data set; bundled data need none
     init: str | None = None  # weights to start from: a run, checkpoint, export, file, or timm:NAME
     bad_images: float = 0.001  # share of unreadable images at which the run stops

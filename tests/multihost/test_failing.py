@@ -124,7 +124,8 @@ def test_ranks_that_cannot_connect_end_at_once_and_say_so(hosts, warm, tmp_path)
     for host in two.NAMES:
         reason = r"rank \d on n\d met the others, and could not connect with them"
         assert re.search(f"{host}: error: {reason}", said), said
-    assert "Traceback" not in said and not run.exists()
+    assert "Traceback" not in said
+    assert "could not connect" in json.loads((run / "status.json").read_text())["reason"]
 
 
 @pytest.mark.slow
@@ -141,7 +142,8 @@ def test_ranks_that_do_not_come_are_named(hosts, tmp_path):
         code = two.wait(hosts.popen(two.NAMES[rank], command, output), 60)
         assert code not in (0, None)
         assert said in output.read_text() and "Traceback" not in output.read_text()
-    assert not (tmp_path / "run").exists()
+        status = json.loads((tmp_path / "run" / "status.json").read_text())
+        assert said == f"error: {status['reason']}"[: len(said)]
 
 
 def test_a_cut_link_ends_both_sides_and_names_the_ranks(hosts, start):

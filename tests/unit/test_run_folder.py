@@ -72,7 +72,8 @@ def checkpoint(run: Path, update: int, recipe: Recipe = digits_vit) -> Path:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A run that was started, and has no checkpoint."""
-    with opened(tmp_path / "run"):
+    with opened(tmp_path / "run") as folder:
+        folder.accept()
         return tmp_path / "run"
 
 
@@ -219,7 +220,8 @@ def test_an_older_checkpoint_may_begin_another_run(tmp_path: Path, run_dir: Path
 def test_a_checkpoint_does_not_go_on_in_a_folder_that_holds_another_run(
     tmp_path: Path, run_dir: Path
 ) -> None:
-    with opened(tmp_path / "other"):
+    with opened(tmp_path / "other") as folder:
+        folder.accept()
         (tmp_path / "other" / "metrics.jsonl").touch()
     said = refusal(
         tmp_path, command(run_dir=tmp_path / "other", resume=str(checkpoint(run_dir, 2)))
@@ -278,7 +280,8 @@ def test_find_checkpoint_takes_a_checkpoint_or_a_runs_newest(run_dir: Path) -> N
 
 
 def test_recipe_json_says_what_is_run(tmp_path: Path) -> None:
-    with opened(tmp_path / "run"):
+    with opened(tmp_path / "run") as folder:
+        folder.accept()
         described = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert described["name"] == "digits_vit"
     assert described["recipe"] == to_json(digits_vit)

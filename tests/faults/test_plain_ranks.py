@@ -1,0 +1,62 @@
+"""Ranks among each other: who leaves, who stands still, and what a late rank 0 must not undo."""
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from by_hand import ByHand
+
+SCRIPT = Path(__file__).with_name("plain_ranks.py")
+
+
+def started(world: int, scenario: str, tmp_path: Path) -> ByHand:
+    return ByHand(world, scenario, tmp_path / "checkpoints", script=SCRIPT, folder=tmp_path)
+
+
+def test_a_rank_that_leaves_while_others_are_at_work_ends_the_run_with_its_reason(tmp_path):
+    end = started(3, "leave", tmp_path).end(30)
+    assert end.codes == [2, 2, 2]
+    reason = "rank 1 on here: its file cannot be read"
+    assert end.output[0] == f"watching\nerror: {reason}\ntold 2: {reason}\n"
+    assert [said.count("error") for said in end.output] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_stood_still_is_blamed_and_blames_nobody(victim, tmp_path):
+    ranks = started(3, "stand", tmp_path)
+    try:
+        for rank in range(3):
+            ranks.wait_until(rank, "watching")
+        ranks.ranks[victim].send_signal(signal.SIGSTOP)
+        time.sleep(2)  # not long enough to be given up
+        ranks.ranks[victim].send_signal(signal.SIGCONT)
+        time.sleep(1)
+        assert all(process.poll() is None for process in ranks.ranks), ranks.said()
+        ranks.ranks[victim].send_signal(signal.SIGSTOP)
+        time.sleep(9)
+        ranks.ranks[victim].send_signal(signal.SIGCONT)
+        end = ranks.end(15)
+    finally:
+        ranks.kill()
+    said = "".join(end.output)
+    assert end.codes == [1, 1, 1]
+    named = set(re.findall(r"rank \d on here[^:]* did not answer for 4 s", said))
+    assert named == {f"rank {victim} on here did not answer for 4 s"}, said
+    assert "died" not in said, said
+    # rank 0, which has the run folder, says so there as well
+    assert f"told 1: rank {victim} on here did not answer" in end.output[0]
+
+
+@pytest.mark.parametrize("scenario", ["race", "failed"])
+def test_what_a_faster_rank_writes_is_not_cleared_away(scenario, tmp_path):
+    end = started(2, scenario, tmp_path).end(60)
+    assert end.codes == [0, 0], end.output
+    assert all(said.endswith("saved\n") for said in end.output), end.output
+    (made,) = (tmp_path / "checkpoints").glob("step_*")
+    assert sorted(file.name for file in made.iterdir()) == [
+        "manifest.json",
+        "rank_00000.safetensors",
+        "rank_00001.safetensors",
+    ]
