@@ -7,6 +7,7 @@ imported. Exit codes: 0 done, 1 crash, 2 bad input, 3 stopped itself, 85 stopped
 import contextlib
 import io
 import os
+import signal
 import sys
 import time
 import traceback
@@ -250,6 +251,7 @@ def _refuse(message: str, rank: int, code: int = BAD_INPUT) -> int:
     """Rank 0 says what is wrong; the others leave it time to, as the launcher ends all of its host
     once one has ended."""
     if rank > 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # with which the launcher ends the wait
         time.sleep(5)
     elif message:
         print(f"error: {message}", file=sys.stderr, flush=True)

@@ -1,18 +1,23 @@
-"""Starting things through the real launcher."""
+"""Starting things through the real launcher, or on ranks that one warm process forks."""
 
+import contextlib
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parent))  # each.py
 
 
 @dataclass(frozen=True)
@@ -22,9 +27,16 @@ class Ended:
     code: int
     output: str  # stdout and stderr
     seconds: float
+    codes: tuple[int | None, ...] = ()  # each rank's, where a warm process forked them
 
 
 Launch = Callable[..., Ended]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +45,8 @@ def launch() -> Launch:
 
     def run(ranks: int, script: str | Path, *args: object, timeout: float = 240) -> Ended:
         launcher = Path(sys.executable).parent / "deepspeed"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = [launcher, "--num_accelerators", ranks, "--master_port", port, script, *args]
+        port = ("--master_port", free_port())
+        command = [launcher, "--num_accelerators", ranks, *port, script, *args]
         began = time.monotonic()
         process = subprocess.Popen(
             [str(part) for part in command],
@@ -56,3 +66,120 @@ def launch() -> Launch:
         return Ended(process.returncode, output, time.monotonic() - began)
 
     return run
+
+
+# ranks of a warm process: warm.py has how ---------------------------------------------------------
+
+
+@dataclass
+class Started:
+    """Ranks of one host that a warm process forked, and what stands in for their launcher."""
+
+    launcher: int  # its process id, which is that of their session and group too
+    ranks: list[int]  # their process ids
+    file: Path  # of what they write
+    began: float
+
+    @property
+    def output(self) -> str:
+        return self.file.read_text(errors="replace")
+
+    def wait(self, timeout: float = 240) -> Ended:
+        """Wait until the launcher has ended; fail the test where it takes longer."""
+        if not self.ended(timeout):
+            self.kill()
+            pytest.fail(f"still running after {timeout} s\n{self.output}")
+        seconds = time.monotonic() - self.began
+        said = Path(f"{self.file}.codes")
+        if not said.exists():
+            return Ended(-signal.SIGKILL, self.output, seconds)
+        found = json.loads(said.read_text())
+        return Ended(found["code"], self.output, seconds, tuple(found["ranks"]))
+
+    def ended(self, timeout: float = 0) -> bool:
+        """Whether the launcher has ended, within some seconds."""
+        try:
+            process = os.pidfd_open(self.launcher)
+        except ProcessLookupError:
+            return True
+        try:
+            return bool(select.select([process], [], [], timeout)[0])
+        finally:
+            os.close(process)
+
+    def kill(self) -> None:
+        """Kill the launcher, the ranks and their data workers, whoever is left."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.launcher, signal.SIGKILL)
+
+
+class Warm:
+    """Starts ranks as `launch` does, but for the launcher and the imports."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+        command = [sys.executable, "-u", Path(__file__).with_name("warm.py"), "deepspeed"]
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __call__(
+        self, ranks: int, script: str | Path, *args: object, timeout: float = 240
+    ) -> Ended:
+        return self.start(ranks, script, *args).wait(timeout)
+
+    def start(
+        self,
+        ranks: int,
+        script: str | Path,
+        *args: object,
+        cwd: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+        here: Sequence[int] | None = None,
+        namespaces: Sequence[str] = (),
+        mortal: bool = True,
+    ) -> Started:
+        """Start a script on some ranks, and go on.
+
+        Args:
+            environment: variables beside this process's own.
+            here: those of the ranks that are on this host.
+            namespaces: paths of a host's namespaces, which the ranks enter.
+            mortal: whether ranks die with their launcher.
+        """
+        self.count += 1
+        output = self.folder / f"output_{self.count}"
+        port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        given = {**os.environ, "OMP_NUM_THREADS": "1", **port, "WORLD_SIZE": str(ranks)}
+        request: dict[str, Any] = {
+            "ranks": list(range(ranks)) if here is None else list(here),
+            "script": str(ROOT / script),
+            "arguments": [str(word) for word in args],
+            "environment": {**given, **(environment or {})},
+            "cwd": str(cwd),
+            "output": str(output),
+            "namespaces": list(namespaces),
+            "mortal": mortal,
+        }
+        assert self.process.stdin is not None and self.process.stdout is not None
+        began = time.monotonic()
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, "the warm process has ended; what it said is above"
+        return Started(**json.loads(line), file=output, began=began)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Run a script on ranks that a warm process forks: for what is not about the launcher."""
+    made = Warm(tmp_path_factory.mktemp("warm"))
+    yield made
+    made.process.kill()  # its launchers, and their ranks, die with it
+    made.process.communicate()

@@ -11,96 +11,96 @@ RANKS = Path(__file__).parent / "ranks.py"
 
 
 @pytest.fixture(scope="session")
-def two_ranks(launch, tmp_path_factory) -> Path:
+def two_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the runs on two ranks, none of them resumed yet in new processes."""
     folder = tmp_path_factory.mktemp("ranks")
     names = ("whole", "frozen", "first_half", "half_precision", "half_precision_halves")
-    done = launch(2, RANKS, folder, *names, "not_finite", "counts", "chain", timeout=600)
+    done = warm(2, RANKS, folder, *names, "not_finite", "counts", "chain", timeout=600)
     assert done.code == 0, done.output
     return folder
 
 
 @pytest.fixture(scope="session")
-def three_ranks(launch, two_ranks, one_rank) -> Path:
+def three_ranks(warm, two_ranks, one_rank) -> Path:
     """The same folder, after one rank and then three went on with runs of two."""
     shutil.copytree(two_ranks / "halves_1", two_ranks / "halves_elsewhere")
-    done = launch(3, RANKS, two_ranks, "other_world", "counts", "chain", timeout=600)
+    done = warm(3, RANKS, two_ranks, "other_world", "counts", "chain", timeout=600)
     assert done.code == 0, done.output
     return two_ranks
 
 
 @pytest.fixture(scope="session")
-def fp16_ranks(launch, tmp_path_factory) -> Path:
+def fp16_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the runs in fp16 on two ranks."""
     folder = tmp_path_factory.mktemp("fp16")
-    done = launch(2, RANKS, folder, "fp16", "fp16_not_a_number", timeout=600)
+    done = warm(2, RANKS, folder, "fp16", "fp16_not_a_number", timeout=600)
     assert done.code == 0, done.output
     return folder
 
 
 @pytest.fixture(scope="session")
-def lamb_ranks(launch, tmp_path_factory) -> Path:
+def lamb_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the runs with LAMB on two and three ranks."""
     folder = tmp_path_factory.mktemp("lamb")
     more = ("lamb_halves", "lamb_half_precision", "lamb_secondary_shards")
     for world, others in ((2, more), (3, ("initial_weights",))):
-        done = launch(world, RANKS, folder, "lamb_updates", "lamb_runs", *others, timeout=600)
+        done = warm(world, RANKS, folder, "lamb_updates", "lamb_runs", *others, timeout=600)
         assert done.code == 0, done.output
     return folder
 
 
 @pytest.fixture(scope="session")
-def four_ranks(launch, tmp_path_factory) -> Path:
+def four_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the runs with LAMB on four ranks."""
     folder = tmp_path_factory.mktemp("four")
     names = ("initial_weights", "lamb_updates", "lamb_runs")
-    done = launch(4, RANKS, folder, *names, timeout=600)
+    done = warm(4, RANKS, folder, *names, timeout=600)
     assert done.code == 0, done.output
     return folder
 
 
 @pytest.fixture(scope="session")
-def cait_ranks(launch, tmp_path_factory) -> Path:
+def cait_ranks(warm, tmp_path_factory) -> Path:
     """Folder of CaiT's runs on two ranks."""
     folder = tmp_path_factory.mktemp("cait")
-    done = launch(2, RANKS, folder, "cait_runs", timeout=600)
+    done = warm(2, RANKS, folder, "cait_runs", timeout=600)
     assert done.code == 0, done.output
     return folder
 
 
 @pytest.fixture(scope="session")
-def drloc_ranks(launch, tmp_path_factory) -> Path:
+def drloc_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the runs with dense relative localization on two ranks."""
     folder = tmp_path_factory.mktemp("drloc")
     names = ("localization", "statistics", "statistics_bf16", "backbones")
-    done = launch(2, RANKS, folder, *names, timeout=600)
+    done = warm(2, RANKS, folder, *names, timeout=600)
     assert done.code == 0, done.output
     return folder
 
 
 @pytest.fixture(scope="session")
-def resumed(launch, two_ranks, three_ranks) -> Path:
+def resumed(warm, two_ranks, three_ranks) -> Path:
     """The same folder, after new processes went on with the stopped runs."""
-    done = launch(2, RANKS, two_ranks, "second_half", "chain", timeout=600)
+    done = warm(2, RANKS, two_ranks, "second_half", "chain", timeout=600)
     assert done.code == 0, done.output
     return two_ranks
 
 
 @pytest.fixture(scope="session")
-def guard_ranks(launch, tmp_path_factory) -> Path:
+def guard_ranks(warm, tmp_path_factory) -> Path:
     """Folder of what two ranks show of weights and guards; their last run stops itself."""
     folder = tmp_path_factory.mktemp("guards")
     names = ("initial_weights", "given_weights", "held", "jumped", "norms", "averages")
-    done = launch(2, RANKS, folder, *names, "infinite_loss", "fp16_refused", "jump_and_end")
+    done = warm(2, RANKS, folder, *names, "infinite_loss", "jump_and_end")
     (folder / "output.txt").write_text(done.output)
     assert done.code == 3, done.output
     return folder
 
 
 @pytest.fixture(scope="session")
-def one_rank(launch, two_ranks) -> Path:
+def one_rank(warm, two_ranks) -> Path:
     """The same folder, after one rank under DeepSpeed showed its weights and went on with runs."""
     folder = two_ranks
-    done = launch(1, RANKS, folder, "initial_weights", "chain")
+    done = warm(1, RANKS, folder, "initial_weights", "chain")
     assert done.code == 0, done.output
     return folder

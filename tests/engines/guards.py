@@ -219,14 +219,6 @@ def infinite_loss(ranks: Ranks, folder: Path) -> None:
     _write(ranks, folder / "infinite.json", ranks.sum(codes).tolist())
 
 
-def fp16_refused(ranks: Ranks, folder: Path) -> None:
-    """The whole command in fp16, which DeepSpeed does not have on a CPU."""
-    args = (*ARGS, *OPTIONS, "--run-dir", str(folder / "fp16"), "--precision", "fp16")
-    codes = torch.zeros(ranks.world, dtype=torch.int64)
-    codes[ranks.rank] = entry.main(args)
-    _write(ranks, folder / "fp16.json", ranks.sum(codes).tolist())
-
-
 def jump_and_end(ranks: Ranks, folder: Path) -> None:
     """The whole command, with a loss that jumps on one rank, and the end of this process."""
     args = (*ARGS, *OPTIONS, "--run-dir", str(folder / "jump"), "--sharding", "zero2")
@@ -256,6 +248,5 @@ SCENARIOS = (
     norms,
     averages,
     infinite_loss,
-    fp16_refused,
     jump_and_end,
 )

@@ -19,7 +19,7 @@ from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
 from bigvit.engines.ranks import Ranks
-from bigvit.recipe import Run
+from bigvit.recipe import Recipe, Run
 
 OFFLOAD = {"device": "cpu"}
 SHARDINGS: dict[str, dict[str, Any]] = {
@@ -45,6 +45,8 @@ SHARDINGS: dict[str, dict[str, Any]] = {
 }
 SECONDARY = "stage 3, secondary shards"
 MORE_RANKS = ("stage 2, round robin", "stage 3, small sub-groups")
+EVALUATED = ("stage 0", *MORE_RANKS)  # on two ranks for two epochs, with the average, too
+UPDATES = 2  # beside timm's
 HALF_MICRO_BATCH = 72  # no accumulation on two ranks: stages 1 and 2 round it differently
 
 
@@ -58,26 +60,29 @@ def sharding(ranks: Ranks, folder: Path, name: str) -> str:
     return str(path)
 
 
-def _options(ranks: Ranks, folder: Path, name: str) -> dict[str, Any]:
+def recipe_of(world: int, name: str) -> Recipe:
+    """What is trained at a sharding."""
+    return tiny.lamb if world == 2 and name in EVALUATED else tiny.lamb_short
+
+
+def _train(ranks: Ranks, folder: Path, what: str, name: str, **options: Any) -> None:
+    """A run at a sharding."""
     micro_batch = tiny.cut(tiny.lamb, ranks.world).micro_batch
-    return {"sharding": sharding(ranks, folder, name), "micro_batch": micro_batch}
+    options |= {"sharding": sharding(ranks, folder, name), "micro_batch": micro_batch}
+    train(ranks, folder / f"lamb {what} {name}", recipe_of(ranks.world, name), **options)
 
 
 def lamb_runs(ranks: Ranks, folder: Path) -> None:
     """Whole runs with LAMB and an average of the weights: every sharding on two ranks."""
     for name in SHARDINGS if ranks.world == 2 else MORE_RANKS:
-        options = _options(ranks, folder, name)
-        options["evaluate_ema"] = name in ("stage 0", *MORE_RANKS)
-        train(ranks, folder / f"lamb {ranks.world} {name}", tiny.lamb, **options)
+        _train(ranks, folder, str(ranks.world), name, evaluate_ema=name in EVALUATED)
 
 
 def lamb_halves(ranks: Ranks, folder: Path) -> None:
     """The same, stopped in mid-epoch and resumed."""
     for name in ("stage 2, offloaded", "stage 3, small sub-groups"):
-        options = _options(ranks, folder, name)
-        path = folder / f"lamb halves {name}"
-        train(ranks, path, tiny.lamb, stop_after=tiny.STOP, **options)
-        train(ranks, path, tiny.lamb, resume="auto", **options)
+        _train(ranks, folder, "halves", name, stop_after=tiny.STOP)
+        _train(ranks, folder, "halves", name, resume="auto")
 
 
 def lamb_updates(ranks: Ranks, folder: Path) -> None:
@@ -141,7 +146,7 @@ def _updates(ranks: Ranks, path: str) -> dict[str, float]:
     batches = train_batches(DigitsSource("train"), recipe, cut, ranks.rank, 0, 0, engine.task.draws)
     worst, sent = 0.0, {"norms": 0, "DeepSpeed": 0}
     with _counting(sent, inside.optimizer):
-        for _ in range(3):
+        for _ in range(UPDATES):
             gradients.clear()
             micro = next(batches)
             engine.update(micro, 1e-2)
@@ -190,7 +195,7 @@ def _counting(sent: dict[str, int], optimizer: Any) -> Generator[None]:
 def lamb_half_precision(ranks: Ranks, folder: Path) -> None:
     """LAMB in bf16 at every stage."""
     model = replace(tiny.lamb.model, depth=1)  # bf16 is slow on a CPU
-    recipe = replace(tiny.lamb, precision="bf16", model=model)
+    recipe = replace(tiny.lamb_short, precision="bf16", model=model)
     for stage in range(4):
         options = {"sharding": f"zero{stage}", "micro_batch": HALF_MICRO_BATCH}
         train(ranks, folder / f"lamb bf16 {stage}", recipe, **options)
@@ -198,8 +203,7 @@ def lamb_half_precision(ranks: Ranks, folder: Path) -> None:
 
 def lamb_secondary_shards(ranks: Ranks, folder: Path) -> None:
     """Secondary shards within a node; DeepSpeed makes their groups once a process."""
-    options = _options(ranks, folder, SECONDARY)
-    train(ranks, folder / f"lamb 2 {SECONDARY}", tiny.lamb, **options)
+    _train(ranks, folder, "2", SECONDARY)
 
 
 SCENARIOS = (lamb_runs, lamb_halves, lamb_updates, lamb_half_precision, lamb_secondary_shards)

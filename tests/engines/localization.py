@@ -10,7 +10,9 @@ from bigvit.engines.ranks import Ranks
 from bigvit.recipe import CvT, DRLoc, Recipe, ResNet, StochasticDepth, Swin, T2TViT
 
 STAGES = (2, 3)
-GROUPS = StochasticDepth(rate=0.3, group=8)
+HALVES = {"drloc": 2, "cvt": 3}  # in the ordinary tests
+MICRO_BATCH = 36  # two accumulation steps on two ranks
+GROUPS = StochasticDepth(rate=0.3, group=4)
 drloc = DRLoc(
     weight=0.5,
     ramp=None,
@@ -27,6 +29,7 @@ drloc = DRLoc(
 )
 vit = replace(
     tiny.adamw,
+    model=replace(tiny.adamw.model, drop_path=GROUPS),
     objectives=(*tiny.adamw.objectives, drloc),
     schedule=replace(tiny.adamw.schedule, epochs=1),
     ema=0.9,
@@ -38,7 +41,7 @@ cvt = replace(
         depths=(1, 1),
         num_heads=(1, 2),
         mlp_ratio=2.0,
-        drop_path=StochasticDepth(rate=0.0, group=8),
+        drop_path=StochasticDepth(rate=0.0, group=4),
         in_chans=1,
         num_classes=10,
     ),
@@ -60,34 +63,46 @@ BACKBONES: dict[str, Recipe] = {
 
 
 def localization(ranks: Ranks, folder: Path) -> None:
-    """A ViT with dense relative localization, whole and in halves."""
+    """A ViT with dense relative localization, whole, and at one stage in halves."""
     for stage in STAGES:
-        train(ranks, folder / f"drloc_{stage}", vit, sharding=f"zero{stage}")
-        path = folder / f"drloc_halves_{stage}"
-        train(ranks, path, vit, sharding=f"zero{stage}", stop_after=tiny.STOP)
-        train(ranks, path, vit, sharding=f"zero{stage}", resume="auto")
+        _train(ranks, folder / f"drloc_{stage}", vit, stage)
+    _halves(ranks, folder, "drloc", HALVES["drloc"])
 
 
 def statistics(ranks: Ranks, folder: Path) -> None:
-    """A model with BatchNorm and an MLP for each block, whole and in halves; blocks recomputed."""
+    """A model with BatchNorm and an MLP for each block, whole, and at one stage in halves."""
     for stage in STAGES:
-        train(ranks, folder / f"cvt_{stage}", cvt, sharding=f"zero{stage}")
-        path, options = folder / f"cvt_halves_{stage}", {"checkpoint_activations": 1.0}
-        train(ranks, path, cvt, sharding=f"zero{stage}", stop_after=tiny.STOP, **options)
-        train(ranks, path, cvt, sharding=f"zero{stage}", resume="auto", **options)
+        _train(ranks, folder / f"cvt_{stage}", cvt, stage)
+    _halves(ranks, folder, "cvt", HALVES["cvt"])
+
+
+def other_halves(ranks: Ranks, folder: Path) -> None:
+    """The same in halves, at the other stages."""
+    for name, stage in HALVES.items():
+        _halves(ranks, folder, name, sum(STAGES) - stage)
+
+
+def _halves(ranks: Ranks, folder: Path, name: str, stage: int) -> None:
+    """Stopped and resumed; CvT's blocks are recomputed."""
+    path, recipe = folder / f"{name}_halves_{stage}", {"drloc": vit, "cvt": cvt}[name]
+    for step in ({"stop_after": tiny.STOP}, {"resume": "auto"}):
+        _train(ranks, path, recipe, stage, checkpoint_activations=float(name == "cvt"), **step)
+
+
+def _train(ranks: Ranks, path: Path, recipe: Recipe, stage: int, **options: object) -> None:
+    train(ranks, path, recipe, sharding=f"zero{stage}", micro_batch=MICRO_BATCH, **options)
 
 
 def statistics_bf16(ranks: Ranks, folder: Path) -> None:
     """BatchNorm in bf16."""
-    train(ranks, folder / "cvt_bf16", cvt_bf16, sharding="zero3", stop_after=2)
+    _train(ranks, folder / "cvt_bf16", cvt_bf16, 3, stop_after=2)
 
 
 def backbones(ranks: Ranks, folder: Path) -> None:
     """The other backbones at stage 3, blocks recomputed; ResNet, the slowest, for three updates."""
     for name, recipe in BACKBONES.items():
         stop = 3 if name == "resnet" else None
-        options = {"sharding": "zero3", "checkpoint_activations": 1.0, "stop_after": stop}
-        train(ranks, folder / name, recipe, **options)
+        _train(ranks, folder / name, recipe, 3, checkpoint_activations=1.0, stop_after=stop)
 
 
-SCENARIOS = (localization, statistics, statistics_bf16, backbones)
+SCENARIOS = (localization, statistics, other_halves, statistics_bf16, backbones)

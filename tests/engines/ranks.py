@@ -57,9 +57,9 @@ def first_half(ranks: Ranks, folder: Path) -> None:
 
 
 def second_half(ranks: Ranks, folder: Path) -> None:
-    """The stopped runs resumed; with data workers at some stages."""
+    """The stopped runs resumed; with data workers at one stage."""
     for stage in STAGES:
-        path, workers = folder / f"halves_{stage}", (0, 1, 3, 0)[stage]
+        path, workers = folder / f"halves_{stage}", (0, 1, 0, 0)[stage]
         train(ranks, path, tiny.adamw, sharding=f"zero{stage}", resume="auto", workers=workers)
 
 

@@ -1,6 +1,7 @@
-"""CaiT at every stage is what `single` trains: two stages, talking heads, and class attention."""
+"""CaiT at any stage is what `single` trains: two stages, talking heads, and class attention."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import cait
 import pytest
@@ -16,10 +17,22 @@ def singles() -> dict[str, Weights]:
     return {name: train_single(recipe)[0] for name, recipe in cait.RECIPES.items()}
 
 
-@pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("name", cait.RECIPES)
+@pytest.mark.parametrize(("name", "stage"), cait.ORDINARY)
 def test_a_stage_equals_single(name, stage, cait_ranks, singles):
-    weights = trained(cait_ranks / f"{name} {stage}", cait.RECIPES[name].updates)
+    assert_single(cait_ranks, name, stage, singles)
+
+
+@pytest.mark.slow
+def test_the_other_stages_equal_single(cait_ranks, singles, warm):
+    """A ViT at every stage, with both optimizers, is in test_equality.py and test_lamb.py."""
+    done = warm(2, Path(__file__).with_name("ranks.py"), cait_ranks, "cait_other_runs")
+    assert done.code == 0, done.output
+    for name, stage in cait.EVERY:
+        assert_single(cait_ranks, name, stage, singles)
+
+
+def assert_single(folder: Path, name: str, stage: int, singles: dict[str, Weights]) -> None:
+    weights = trained(folder / f"{name} {stage}", cait.RECIPES[name].updates)
     found = distance(weights, singles[name])
     print(f"{name}, stage {stage}: {found:.1e}, {found / YARDSTICKS[name]:.2f} yardsticks")
     assert found <= ALLOWED * YARDSTICKS[name]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import localization
 import pytest
@@ -18,6 +19,7 @@ from bigvit.evaluate import evaluate_checkpoint
 from bigvit.export import export
 from bigvit.task import Task
 
+RANKS = Path(__file__).with_name("ranks.py")
 UPDATES = localization.vit.updates
 
 
@@ -53,11 +55,20 @@ def test_a_wrong_weight_of_the_loss_lies_far_away(reference):
     assert found > 10 * ALLOWED * YARDSTICK
 
 
-@pytest.mark.parametrize("stage", localization.STAGES)
-@pytest.mark.parametrize("model", ["drloc", "cvt"])
+@pytest.mark.parametrize(("model", "stage"), localization.HALVES.items())
 def test_stopped_in_mid_epoch_and_resumed(model, stage, drloc_ranks):
     halves, whole = drloc_ranks / f"{model}_halves_{stage}", drloc_ranks / f"{model}_{stage}"
     assert_equal(halves, whole, updates=UPDATES)
+
+
+@pytest.mark.slow
+def test_stopped_in_mid_epoch_and_resumed_at_the_other_stages(drloc_ranks, warm):
+    """test_resume.py has every stage, and above are both models: this is the rest of the square."""
+    done = warm(2, RANKS, drloc_ranks, "other_halves")
+    assert done.code == 0, done.output
+    for model, stage in (("drloc", 3), ("cvt", 2)):
+        halves, whole = drloc_ranks / f"{model}_halves_{stage}", drloc_ranks / f"{model}_{stage}"
+        assert_equal(halves, whole, updates=UPDATES)
 
 
 def test_resnet_is_trained_and_saved_with_its_statistics_at_stage_3(drloc_ranks):

@@ -58,6 +58,7 @@ lamb = replace(
     optim=Lamb(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
     ema=0.9,
 )
+lamb_short = replace(lamb, schedule=replace(lamb.schedule, epochs=1, warmup_epochs=0))
 cait_adamw = replace(
     adamw,
     model=CaiT(

@@ -1,7 +1,7 @@
 """Bad input gets one message and exit code 2, before anything expensive, and nothing is lost.
 
-Every case runs in this process; those marked here also run through the real launcher on two ranks,
-all of them with the slow marker.
+Every case runs in this process; some also on two ranks, one of those through the real launcher,
+and all of them through it with the slow marker.
 """
 
 import fcntl
@@ -18,7 +18,8 @@ from small import TINY, content
 from bigvit.checkpoint.manifest import read_manifest, write_manifest
 from bigvit.train import main
 
-ORDINARY = ("an override that is unknown", "a run folder in use", "a damaged checkpoint")
+LAUNCHED = "an override that is unknown"
+ON_TWO_RANKS = ("a run folder in use", "a damaged checkpoint")
 Make = Callable[[Path], list[str]]
 """Prepares a folder that holds a copy of a stopped run, and returns the arguments."""
 
@@ -220,16 +221,25 @@ def test_in_process(what, folder, monkeypatch, capfd):
     assert without_notes(content(folder)) == without_notes(before)
 
 
+@pytest.mark.parametrize("what", ON_TWO_RANKS)
+def test_on_two_ranks(what, folder, warm):
+    assert_refused(what, folder, warm)
+
+
 @pytest.mark.parametrize(
     "what",
-    [pytest.param(what, marks=[] if what in ORDINARY else pytest.mark.slow) for what in CASES],
+    [pytest.param(what, marks=[] if what == LAUNCHED else pytest.mark.slow) for what in CASES],
 )
 def test_through_the_launcher(what, folder, launch):
+    assert_refused(what, folder, launch)
+
+
+def assert_refused(what, folder, start):
     make, message = CASES[what]
     args = make(folder)
     before = content(folder)
     with held(folder, what):
-        done = launch(2, "scripts/train.py", *args, timeout=60)
+        done = start(2, "scripts/train.py", *args, timeout=60)
     said = " ".join(done.output.replace("│", " ").split())
     assert done.code == 2, done.output
     assert message in said

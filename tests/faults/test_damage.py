@@ -23,11 +23,11 @@ def resume(run: Path, *options: object) -> int:
 
 
 @pytest.fixture(scope="module")
-def of_two_ranks(launch, tmp_path_factory) -> Path:
+def of_two_ranks(warm, tmp_path_factory) -> Path:
     """A run of two ranks at ZeRO-2, stopped with checkpoints of its second and fourth update."""
     run = tmp_path_factory.mktemp("damage") / "run"
     options = ("--sharding", "zero2", "--checkpoint-every", 2, "--stop-after", 4, "--workers", 0)
-    done = launch(2, "scripts/train.py", "digits_vit", *TINY, "--run-dir", run, *options)
+    done = warm(2, "scripts/train.py", "digits_vit", *TINY, "--run-dir", run, *options)
     assert done.code == 85, done.output
     return run
 

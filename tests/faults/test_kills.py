@@ -1,29 +1,35 @@
 """Killed at any instant and resumed, a run ends as the one that was never killed, to the bit."""
 
+import contextlib
 import json
+import os
 import random
+import signal
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from small import TINY, differing, living, ranks_of, start
+from small import TINY, differing, living, ranks_of, start, wait_for
 
 from bigvit.checkpoint.start import checkpoints_of
 
-OPTIONS = ("--schedule.epochs", 30, "--checkpoint-every", 25, "--workers", 1, "--log-every", 100)
-KILLS = 10  # at each stage; one of them in the ordinary tests
+OPTIONS = ("--checkpoint-every", 10, "--workers", 1, "--log-every", 100)
+KILLS = 10  # at each stage through the launcher: slow, and half a minute of training
+LONG = ("--schedule.epochs", 30)
+SHORT = ("--schedule.epochs", 4)
+STAGES = [2, 3]
 
 
-def run(folder: Path, stage: int, kill_after: float | None = None, whom: str = "") -> float:
+def words(folder: Path, stage: int, *more: object) -> tuple[object, ...]:
+    options = (*TINY, *OPTIONS, *more, "--sharding", f"zero{stage}")
+    return ("scripts/train.py", "digits_vit", *options, "--run-dir", folder, "--resume", "auto")
+
+
+def run(folder: Path, stage: int, *more: object, kill_after: float | None = None, whom: str = ""):
     """Start or go on with a run, kill somebody after some seconds, and return how long it took."""
     began = time.monotonic()
-    process = start(
-        "scripts/train.py",
-        "digits_vit",
-        *(*TINY, *OPTIONS, "--sharding", f"zero{stage}"),
-        *("--run-dir", folder, "--resume", "auto"),
-    )
+    process = start(*words(folder, stage, *more))
     try:
         if kill_after is not None:
             time.sleep(kill_after)
@@ -39,32 +45,101 @@ def run(folder: Path, stage: int, kill_after: float | None = None, whom: str = "
             left.kill()
     seconds = time.monotonic() - began
     if kill_after is None:
-        status = json.loads((folder / "status.json").read_text())
-        assert (process.returncode, status["state"]) == (0, "done"), output
+        assert_done(folder, process.returncode, output)
     return seconds
 
 
-@pytest.fixture(scope="session", params=[2, 3])
-def whole(request, tmp_path_factory) -> tuple[int, Path, float]:
-    """A stage, a run at it that was not killed, and the seconds that it took."""
-    folder = tmp_path_factory.mktemp("kills") / "whole"
-    seconds = run(folder, request.param)
-    return request.param, checkpoints_of(folder)[-1], seconds
+def run_warm(warm, folder: Path, stage: int, kill_after: float | None = None, whom: str = ""):
+    """The same on ranks of the warm process."""
+    started = warm.start(2, *words(folder, stage, *SHORT), mortal=False)
+    family = [psutil.Process(pid) for pid in started.ranks]
+    try:
+        if kill_after is not None:
+            started.ended(kill_after)
+            family += [child for rank in family for child in children_of(rank)]
+            everybody = [started.launcher, *(process.pid for process in family)]
+            for pid in everybody if whom == "all" else started.ranks[-1:]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        done = started.wait(240)
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert alive == []
+    finally:
+        started.kill()
+    if kill_after is None:
+        assert_done(folder, done.code, done.output)
+    return done.seconds
 
 
-@pytest.mark.parametrize(
-    "kill", [pytest.param(i, marks=[] if i == 0 else pytest.mark.slow) for i in range(KILLS)]
-)
-def test_killed_at_a_random_instant(whole, kill, tmp_path):
-    stage, last, seconds = whole
+def children_of(rank: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return rank.children()
+    return []
+
+
+def assert_done(folder: Path, code: int, output: str) -> None:
+    status = json.loads((folder / "status.json").read_text())
+    assert (code, status["state"]) == (0, "done"), output
+
+
+def draw_kill(stage: int, seconds: float) -> tuple[float, str]:
+    """When to kill whom; a failure can be repeated by what is printed."""
     seed = random.SystemRandom().getrandbits(32)
     draw = random.Random(seed)
     instant, whom = draw.uniform(0.2, 1) * seconds, draw.choice(["one rank", "all"])
+    print(f"seed {seed}: stage {stage}, {whom} after {instant:.1f} of {seconds:.1f} s")
+    return instant, whom
+
+
+@pytest.fixture(scope="session")
+def short_whole(warm, tmp_path_factory) -> dict[int, tuple[Path, float]]:
+    """The last checkpoint by stage of a run that was not killed, and the seconds that it took."""
+    folder, found = tmp_path_factory.mktemp("short"), {}
+    for stage in STAGES:
+        seconds = run_warm(warm, folder / str(stage), stage)
+        found[stage] = checkpoints_of(folder / str(stage))[-1], seconds
+    return found
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_at_a_random_instant(stage, short_whole, warm, tmp_path):
+    cut, (whole, seconds) = tmp_path / "cut", short_whole[stage]
+    instant, whom = draw_kill(stage, seconds)
+    run_warm(warm, cut, stage, instant, whom)
+    print(checkpoints_of(cut)[-1:] if cut.exists() else "nothing")
+    run_warm(warm, cut, stage)
+    assert differing(checkpoints_of(cut)[-1], whole) == []
+
+
+def test_killed_under_the_launcher(short_whole, tmp_path):
+    """Once its first checkpoint is there; it goes on, and is done, under the launcher, too."""
+    cut = tmp_path / "cut"
+    process = start(*words(cut, 2, *SHORT))
+    try:
+        wait_for(cut / "checkpoints" / "step_00000010")
+        list(ranks_of(cut).values())[-1].kill()
+        process.communicate(timeout=60)
+    finally:
+        for left in living(cut):
+            left.kill()
+    run(cut, 2, *SHORT)
+    assert differing(checkpoints_of(cut)[-1], short_whole[2][0]) == []
+
+
+@pytest.fixture(scope="session", params=STAGES)
+def whole(request, tmp_path_factory) -> tuple[int, Path, float]:
+    """A stage, a run at it that was not killed, and the seconds that it took."""
+    folder = tmp_path_factory.mktemp("kills") / "whole"
+    seconds = run(folder, request.param, *LONG)
+    return request.param, checkpoints_of(folder)[-1], seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_killed_at_a_random_instant_under_the_launcher(whole, kill, tmp_path):
+    stage, last, seconds = whole
+    instant, whom = draw_kill(stage, seconds)
     folder = tmp_path / "run"
-    run(folder, stage, instant, whom)
-    found = checkpoints_of(folder)
-    print(
-        f"seed {seed}: stage {stage}, {whom} after {instant:.1f} of {seconds:.1f} s, {found[-1:]}"
-    )
-    run(folder, stage)
+    run(folder, stage, *LONG, kill_after=instant, whom=whom)
+    run(folder, stage, *LONG)
     assert differing(checkpoints_of(folder)[-1], last) == []

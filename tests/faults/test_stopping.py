@@ -24,14 +24,15 @@ TARGETS = {
     "file": "bigvit stop, rank 0",
 }
 ORDINARY = (("update", "launch.py"), ("evaluation", "rank"), ("save", "orphan"))
+LONG = ("--schedule.epochs", 500, "--micro-batch", 8)
 
 
-def test_a_loss_that_is_not_finite_stops_every_rank(launch, tmp_path):
+def test_a_loss_that_is_not_finite_stops_every_rank(warm, tmp_path):
     run = tmp_path / "run"
     options = ("--run-dir", run, "--workers", 0, "--checkpoint-every", 1, "--sharding", "zero2")
     wild = ("--optim.lr", 1e30, "--schedule.warmup-epochs", 0)
-    done = launch(2, "scripts/train.py", "digits_vit", *TINY, *options, *wild)
-    assert done.code == 3, done.output
+    done = warm(2, "scripts/train.py", "digits_vit", *TINY, *options, *wild)
+    assert done.codes == (3, 3), done.output
     assert "Traceback" not in done.output
     assert re.search(r"error: update 2: the (loss|gradient norm) is not finite", done.output)
     status = json.loads((run / "status.json").read_text())
@@ -41,30 +42,45 @@ def test_a_loss_that_is_not_finite_stops_every_rank(launch, tmp_path):
     read_weights(last)  # verifies every file
 
 
-@pytest.mark.parametrize(
-    ("phase", "target"),
-    [
-        pytest.param(phase, target, marks=[] if (phase, target) in ORDINARY else pytest.mark.slow)
-        for phase in PHASES
-        for target in TARGETS
-    ],
-)
-def test_a_request_to_stop_in_any_phase(phase, target, tmp_path):
-    run, said = tmp_path / "run", tmp_path / "said"
-    options = ("--run-dir", run, "--workers", 1, "--log-every", 1, "--checkpoint-every", 10)
-    long = ("--schedule.epochs", 500, "--micro-batch", 8)
-    script = ("tests/faults/phases.py", phase, target, said)
-    process = start(*script, "digits_vit", *TINY, *options, *long)
+@pytest.mark.parametrize(("phase", "target"), ORDINARY)
+def test_a_request_to_stop(phase, target, warm, tmp_path):
+    started = warm.start(2, *words(phase, target, tmp_path), mortal=False)
+    ranks = [psutil.Process(pid) for pid in started.ranks]
+    try:
+        done = started.wait(180)
+        _, alive = psutil.wait_procs(ranks, timeout=60)
+    finally:
+        started.kill()
+    assert_stopped(phase, target, tmp_path, done.code, started.output, alive)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_request_to_stop_in_any_phase_through_the_launcher(phase, target, tmp_path):
+    run = tmp_path / "run"
+    process = start(*words(phase, target, tmp_path))
     try:
         output, _ = process.communicate(timeout=180)
         _, alive = psutil.wait_procs(living(run), timeout=60)
     finally:
         for left in living(run):
             left.kill()
+    assert_stopped(phase, target, tmp_path, process.returncode, output, alive)
+
+
+def words(phase, target, folder):
+    options = ("--run-dir", folder / "run", "--workers", 1, "--log-every", 1)
+    script = ("tests/faults/phases.py", phase, target, folder / "said")
+    return (*script, "digits_vit", *TINY, *options, "--checkpoint-every", 10, *LONG)
+
+
+def assert_stopped(phase, target, folder, code, output, alive):
+    run, said = folder / "run", folder / "said"
     assert alive == [], output
     assert "Traceback" not in output
     if target in ("rank", "file"):
-        assert process.returncode == 85, output
+        assert code == 85, output
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("requeue", 85), output
     assert status["reason"].startswith(TARGETS[target])
@@ -116,23 +132,17 @@ def test_a_run_outlives_what_reads_its_output(tmp_path):
     assert json.loads((run / "status.json").read_text())["state"] == "done"
 
 
-def test_bigvit_stop_and_a_time_limit_stop_a_run_after_a_checkpoint(tmp_path):
-    for how in ("bigvit stop", "--max-minutes"):
-        run = tmp_path / how.replace(" ", "_")
-        command = [sys.executable, "scripts/train.py", "digits_vit", *TINY, "--engine", "single"]
-        options = ["--run-dir", str(run), "--workers", "0", "--log-every", "1"]
-        limit = ["--max-minutes", "0.2"] if how == "--max-minutes" else []
-        long = ["--schedule.epochs", "500"]
-        process = subprocess.Popen([*command, *options, *long, *limit], cwd=ROOT)
-        try:
-            wait_for(run / "metrics.jsonl")
-            if not limit:
-                assert main(["stop", str(run)]) == 0
-            assert process.wait(timeout=60) == 85
-        finally:
-            process.kill()
-            process.wait()
-        status = json.loads((run / "status.json").read_text())
-        assert status["state"] == "requeue" and status["reason"].startswith(how)
-        read_weights(checkpoints_of(run)[-1])
-        assert not (run / "stop").exists()
+@pytest.mark.parametrize("how", ["bigvit stop", "--max-minutes"])
+def test_bigvit_stop_and_a_time_limit_stop_a_run_after_a_checkpoint(how, warm, tmp_path):
+    run = tmp_path / "run"
+    options = ("--engine", "single", "--run-dir", run, "--workers", 0, "--log-every", 1)
+    limit = ("--max-minutes", 0.1) if how == "--max-minutes" else ()
+    started = warm.start(1, "scripts/train.py", "digits_vit", *TINY, *options, *LONG, *limit)
+    wait_for(run / "metrics.jsonl")
+    if not limit:
+        assert main(["stop", str(run)]) == 0
+    assert started.wait(60).code == 85
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "requeue" and status["reason"].startswith(how)
+    read_weights(checkpoints_of(run)[-1])
+    assert not (run / "stop").exists()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -205,6 +206,23 @@ class Hosts:
         address = ("--master_addr", ADDRESSES["n1"], "--master_port", free_port())
         return ["deepspeed", "--hostfile", "hosts", *address, "--no_ssh_check"]
 
+    def warm(self, warm: Any, script: Path, *args: object, **variables: str) -> "Warmed":
+        """A rank on each host, forked by the warm process in the place of pdsh, ssh and imports."""
+        meeting = {"MASTER_ADDR": ADDRESSES["n1"], "MASTER_PORT": str(free_port())}
+        started: dict[str, Any] = {}
+        for rank, name in enumerate(NAMES):
+            spaces = [f"/proc/{self.daemons[name].pid}/ns/{kind}" for kind in ("net", "uts", "mnt")]
+            started[name] = warm.start(
+                2,
+                script,
+                *args,
+                here=[rank],
+                cwd=self.folder,
+                environment={**self.environment(), **meeting, **variables},
+                namespaces=spaces,
+            )
+        return Warmed(started)
+
     def export(self, **more: str) -> None:
         """Write .deepspeed_env, which carries variables to every host."""
         environment = {**self.environment(), **more}  # the file is read as it is
@@ -214,6 +232,32 @@ class Hosts:
 
     def _space(self, name: str) -> str:
         return f"{self.link}{name}"
+
+
+@dataclass
+class Warmed:
+    """Ranks that a warm process forked, by their hosts."""
+
+    on: dict[str, Any]
+
+    @property
+    def output(self) -> str:
+        """What they say, each line after its host's name, as pdsh has it."""
+        lines = [(n, line) for n, each in self.on.items() for line in each.output.splitlines()]
+        return "".join(f"{name}: {line}\n" for name, line in lines)
+
+    def rank(self, name: str) -> psutil.Process:
+        """The rank on a host."""
+        return psutil.Process(self.on[name].ranks[0])
+
+    def seconds_to_end(self, name: str, began: float, limit: float) -> float:
+        """How long a host's rank took to end, or the limit."""
+        self.on[name].ended(max(0.0, began + limit - time.monotonic()))
+        return time.monotonic() - began
+
+    def wait(self, seconds: float) -> list[int]:
+        """Each host's exit code."""
+        return [each.wait(seconds).code for each in self.on.values()]
 
 
 def free_port() -> int:

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,47 +31,49 @@ def mounted(hosts: two.Hosts, *options: object) -> Iterator[None]:
         hosts.unmount("n2", Path(str(options[-1])))
 
 
-def refused(hosts: two.Hosts, folder: Path, recipe: str, *options: object) -> str:
+@pytest.fixture
+def refused(hosts, warm) -> Callable[..., str]:
     """What a run over both hosts says that ends with code 2."""
-    output = folder / "output"
-    script = (two.ROOT / "scripts" / "train.py", recipe, "--workers", 0, *options)
-    process = hosts.popen("n1", [*hosts.launcher(), *script], output)
-    code = two.wait(process, 60)
-    said = output.read_text()
-    assert code == 2, said
-    assert "Traceback" not in said
-    return said
+
+    def run(recipe: str, *options: object) -> str:
+        script = Path(__file__).with_name("impatient.py")
+        ranks = hosts.warm(warm, script, recipe, "--workers", 0, *options)
+        assert ranks.wait(60) == [2, 2], ranks.output
+        assert "Traceback" not in ranks.output
+        return ranks.output
+
+    return run
 
 
-def test_another_copy_of_the_data_is_refused(hosts, photos, tmp_path):
+def test_another_copy_of_the_data_is_refused(hosts, refused, photos, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(photos, other)
     for file in other.rglob("train/*/*.jpg"):  # the same names, other pixels
         Image.open(file).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(file, quality=90)
     run = tmp_path / "run"
     with mounted(hosts, "--bind", other, photos):
-        said = refused(hosts, tmp_path, "photos_vit_64", "--data-root", photos, "--run-dir", run)
+        said = refused("photos_vit_64", "--data-root", photos, "--run-dir", run)
     assert "error: rank 1 on n2 differs from rank 0 on n1: pixels of the first batch is" in said
     assert said.count("error:") == 1
 
 
 @pytest.mark.slow
-def test_images_of_other_names_are_refused(hosts, photos, tmp_path):
+def test_images_of_other_names_are_refused(hosts, refused, photos, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(photos, other)
     next(other.rglob("train/cat/*.jpg")).rename(other / "train" / "cat" / "another.jpg")
     run = tmp_path / "run"
     with mounted(hosts, "--bind", other, photos):
-        said = refused(hosts, tmp_path, "photos_vit_64", "--data-root", photos, "--run-dir", run)
+        said = refused("photos_vit_64", "--data-root", photos, "--run-dir", run)
     assert "error: rank 1 on n2 differs from rank 0 on n1: index.train.digest is" in said
 
 
 @pytest.mark.parametrize("blind", ["n1", pytest.param("n2", marks=pytest.mark.slow)])
-def test_data_that_one_host_lacks_are_said_on_both(hosts, blind, photos, tmp_path):
+def test_data_that_one_host_lacks_are_said_on_both(hosts, refused, blind, photos, tmp_path):
     run = tmp_path / "run"
     hosts.mount(blind, "-t", "tmpfs", "tmpfs", photos)
     try:
-        said = refused(hosts, tmp_path, "photos_vit_64", "--data-root", photos, "--run-dir", run)
+        said = refused("photos_vit_64", "--data-root", photos, "--run-dir", run)
     finally:
         hosts.unmount(blind, photos)
     seeing = two.NAMES[1 - two.NAMES.index(blind)]
@@ -81,16 +83,16 @@ def test_data_that_one_host_lacks_are_said_on_both(hosts, blind, photos, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_problem_of_all_hosts_is_said_once(hosts, tmp_path):
-    said = refused(hosts, tmp_path, "photos_vit_64", "--data-root", tmp_path / "nothing")
+def test_a_problem_of_all_hosts_is_said_once(hosts, refused, tmp_path):
+    said = refused("photos_vit_64", "--data-root", tmp_path / "nothing")
     assert said.count("error:") == 1
 
 
-def test_a_run_folder_that_is_not_shared_is_refused(hosts, tmp_path):
+def test_a_run_folder_that_is_not_shared_is_refused(hosts, refused, tmp_path):
     runs = tmp_path / "runs"
     runs.mkdir()
     with mounted(hosts, "-t", "tmpfs", "tmpfs", runs):
-        said = refused(hosts, tmp_path, "digits_vit", "--run-dir", runs / "run")
+        said = refused("digits_vit", "--run-dir", runs / "run")
     assert (
         f"error: --run-dir {runs / 'run'}: rank 1 on n2 does not see there what rank 0 on n1"
         in said

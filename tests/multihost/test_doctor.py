@@ -69,24 +69,9 @@ def test_a_sound_pair_has_no_problems(hosts, tmp_path):
     assert not list(tmp_path.glob(".bigvit*"))
 
 
-def test_another_version_is_named(hosts, tmp_path):
-    found = Path(bigvit.__file__)
-    other = tmp_path / "other.py"
-    other.write_text(found.read_text().replace(bigvit.__version__, "0.0.9"))
-    timm = Path(str(distribution("timm").locate_file(""))) / (
-        f"timm-{distribution('timm').version}.dist-info/METADATA"
-    )
-    older = tmp_path / "METADATA"
-    older.write_text(timm.read_text().replace(distribution("timm").version, "1.0.11", 1))
-    with mounted(hosts, "n2", "--bind", other, found), mounted(hosts, "n2", "--bind", older, timm):
-        code, said, problems = examine(hosts, tmp_path)
-    assert code == 1
-    assert len(problems) == 3, said  # the version, the code, and timm's version
-    assert f"n2: bigvit: 0.0.9, and on n1: {bigvit.__version__}; install the same" in problems
-    assert any(problem.startswith("n2: timm: 1.0.11, and on n1: ") for problem in problems)
-
-
-def test_another_data_index_is_named(hosts, tmp_path):
+@pytest.fixture
+def pets(tmp_path) -> tuple[Path, Path]:
+    """Data of two classes, and their copy with an image of another name."""
     from PIL import Image
 
     root, copy = tmp_path / "data", tmp_path / "copy"
@@ -96,16 +81,48 @@ def test_another_data_index_is_named(hosts, tmp_path):
             folder.mkdir(parents=True)
             for i in range(3):
                 Image.new("RGB", (8, 8)).save(folder / f"{i}.png")
-    recipe = tmp_path / "recipe.py"
-    recipe.write_text(RECIPE)
     shutil.copytree(root, copy)
     (copy / "train" / "cat" / "2.png").rename(copy / "train" / "cat" / "renamed.png")
-    with mounted(hosts, "n2", "--bind", copy, root):
-        code, said, problems = examine(hosts, tmp_path, f"{recipe}:pets", "--data-root", root)
+    return root, copy
+
+
+def test_other_versions_other_data_and_a_full_disk_are_named(hosts, pets, tmp_path):
+    """All that is wrong is said at once; each part comes from its own examination."""
+    found = Path(bigvit.__file__)
+    other = tmp_path / "other.py"
+    other.write_text(found.read_text().replace(bigvit.__version__, "0.0.9"))
+    timm = Path(str(distribution("timm").locate_file(""))) / (
+        f"timm-{distribution('timm').version}.dist-info/METADATA"
+    )
+    older = tmp_path / "METADATA"
+    older.write_text(timm.read_text().replace(distribution("timm").version, "1.0.11", 1))
+    recipe, run, (root, copy) = tmp_path / "recipe.py", tmp_path / "run", pets
+    recipe.write_text(RECIPE)
+    run.mkdir()
+    small = ("-t", "tmpfs", "-o", "size=128k", "none", run)
+    with contextlib.ExitStack() as stack:
+        for mount in (
+            ("--bind", other, found),
+            ("--bind", older, timm),
+            ("--bind", copy, root),
+            small,
+        ):
+            stack.enter_context(mounted(hosts, "n2", *mount))
+        at(hosts, "n2", "sh", "-c", f"head -c 200000 /dev/zero > {run}/filler || true")
+        options = (f"{recipe}:pets", "--data-root", root, "--run-dir", run)
+        code, said, problems = examine(hosts, tmp_path, *options)
     assert code == 1
-    assert len(problems) == 1, said
-    assert problems[0].startswith("n2: train data: 6 images in 2 classes, digest ")
+    assert f"n2: bigvit: 0.0.9, and on n1: {bigvit.__version__}; install the same" in problems
+    assert any(problem.startswith("n2: timm: 1.0.11, and on n1: ") for problem in problems)
+    (data,) = (problem for problem in problems if "train data" in problem)
+    assert data.startswith("n2: train data: 6 images in 2 classes, digest ")
     assert "same     test data, 6 images" in said
+    full = [problem for problem in problems if "run folder" in problem or str(run) in problem]
+    assert f"n2: {run} cannot be written to: No space left on device" in full[0], said
+    assert "n2: 0.0 MB are free for the run folder, and the checkpoints kept need " in full[1]
+    assert full[2].startswith("n2: its run folder is another one than here")
+    assert len(full) == 3
+    assert len(problems) == 7, said  # the version, the code, timm's version, the data, the disk
 
 
 RECIPE = """\
@@ -137,20 +154,6 @@ def test_a_host_that_answers_on_no_port_of_its_own_is_named(hosts, tmp_path):
     assert code == 1
     assert all(problem.startswith("n") and " cannot connect to " in problem for problem in problems)
     assert any(problem.startswith("n1 cannot connect to n2 (") for problem in problems), said
-
-
-def test_a_full_disk_is_named(hosts, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    small = ("-t", "tmpfs", "-o", "size=128k", "none", run)
-    with mounted(hosts, "n2", *small):
-        at(hosts, "n2", "sh", "-c", f"head -c 200000 /dev/zero > {run}/filler || true")
-        code, said, problems = examine(hosts, tmp_path, "digits_vit", "--run-dir", run)
-    assert code == 1
-    assert f"n2: {run} cannot be written to: No space left on device" in problems[0], said
-    assert "n2: 0.0 MB are free for the run folder, and the checkpoints kept need 8" in problems[1]
-    assert problems[2].startswith("n2: its run folder is another one than here")
-    assert len(problems) == 3
 
 
 def test_a_host_that_does_not_answer_is_named(hosts, tmp_path):

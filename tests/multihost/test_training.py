@@ -54,25 +54,36 @@ def weights_of(run: Path) -> dict:
 
 
 def test_the_yardstick_is_what_other_orders_of_summation_show(single):
-    seen = [distance(train_single(order), single) for order in range(5)]
+    seen = [distance(train_single(order), single) for order in (0, 1)]
     print(seen)
     assert 0 < max(seen) <= 2 * YARDSTICK
     assert distance(train_single(lr=1.001e-3), single) > 100 * YARDSTICK
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_hostfile_and_pdsh_train_as_one_process(hosts, single, stage, tmp_path):
-    run, output = tmp_path / "run", tmp_path / "output"
+@pytest.mark.parametrize("stage", [1, 3])
+def test_two_hosts_train_as_one_process(hosts, single, stage, warm, tmp_path):
+    run = tmp_path / "run"
     options = (*OPTIONS, "--sharding", f"zero{stage}", "--run-dir", run)
-    process = hosts.popen("n1", [*hosts.launcher(), *TRAIN, *options], output)
-    assert two.wait(process, 120) == 0, output.read_text()
-    said = output.read_text()
-    assert "n1: " in said and "n2: " in said
+    ranks = hosts.warm(warm, *TRAIN, *options)
+    assert ranks.wait(120) == [0, 0], ranks.output
     found = distance(weights_of(run), single)
     print(f"stage {stage} over two hosts: {found:.2e}, {found / YARDSTICK:.2f} yardsticks")
     assert found <= ALLOWED * YARDSTICK
 
 
+def test_a_hostfile_and_pdsh_train_as_one_process(hosts, single, tmp_path):
+    run, output = tmp_path / "run", tmp_path / "output"
+    options = (*OPTIONS, "--sharding", "zero2", "--run-dir", run)
+    process = hosts.popen("n1", [*hosts.launcher(), *TRAIN, *options], output)
+    assert two.wait(process, 120) == 0, output.read_text()
+    said = output.read_text()
+    assert "n1: " in said and "n2: " in said
+    found = distance(weights_of(run), single)
+    print(f"by pdsh: {found:.2e}, {found / YARDSTICK:.2f} yardsticks")
+    assert found <= ALLOWED * YARDSTICK
+
+
+@pytest.mark.slow
 def test_a_launcher_on_each_host_trains_as_one_process(hosts, single, tmp_path):
     run, address = tmp_path / "run", two.ADDRESSES["n1"]
     meeting = ("--master_addr", address, "--master_port", two.free_port())

@@ -1,7 +1,7 @@
 """`scripts/train.py`, in which a rank gets into the trouble that the variable TROUBLE names.
 
 `crash RANK`: it raises an error in its fifth micro-batch. `sleep RANK`: it stays there.
-`slow RANK`: each takes half a second. Nothing: a plain run.
+`slow RANK`: each takes a fifth of a second. Nothing: a plain run.
 """
 
 import os
@@ -20,7 +20,7 @@ if rank == os.environ["RANK"]:
         global batches
         batches += 1
         if kind == "slow":
-            time.sleep(0.5)
+            time.sleep(0.2)
         elif batches == 5 and kind == "crash":
             raise KeyError("in trouble")
         elif batches == 5:

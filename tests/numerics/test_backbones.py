@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from each import each_of
 from literal_drloc import VARIANTS, literal
 from randomised import randomised
 from safetensors.torch import save_file
@@ -265,10 +266,17 @@ def test_each_blocks_tokens_stay_as_they_were(name: str, digits: Tensor):
         assert torch.equal(tokens, x)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("pooled", [None, 2])
-@pytest.mark.parametrize("wider", [0, 16])
-@pytest.mark.parametrize("name", TINY)
+SHAPES = [(0, None), (0, 2), (16, None), (16, 2)]
+# a shape for each backbone with each variant, so that every two of them meet; test_drloc.py has
+# every variant on every shape
+SQUARE = [
+    (name, *SHAPES[(i + j) % len(SHAPES)], variant)
+    for i, name in enumerate(TINY)
+    for j, variant in enumerate(VARIANTS)
+]
+
+
+@each_of(("name", "wider", "pooled", "variant"), SQUARE)
 def test_localization_is_its_equation_on_every_backbone(
     name: str, wider: int, pooled: int | None, variant: str, digits: Tensor
 ):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from each import each_of
 from literal_drloc import ABSOLUTE, VARIANTS, literal
 from torch import Tensor
 
@@ -45,9 +46,9 @@ def some_pairs(drloc: DRLoc, maps: list[TokenMap]) -> list[Tensor]:
     return draw(drloc, [m.grid for m in maps], "drloc", SEED, 0, (0, B))
 
 
-@pytest.mark.parametrize("pooled", POOLED)
-@pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@each_of("pooled", POOLED)
+@each_of("grid", GRIDS)
+@each_of("variant", VARIANTS)
 def test_a_variant_is_its_equation(variant: str, grid: str, pooled: str):
     side, pooling = POOLED[pooled]
     drloc = replace(VARIANTS[variant], grid=side, pooling=pooling)

@@ -5,6 +5,7 @@ Shapes: L branches, B samples.
 
 import pytest
 import torch
+from each import each_of
 from torch import Tensor
 
 from bigvit.layers.stochastic_depth import Kept, Span, add_branches, draw, drops
@@ -17,20 +18,20 @@ BRANCHES = [24, 64]
 STANDARD_ERRORS = 4
 
 every_case = [
-    pytest.mark.parametrize("branches", BRANCHES),
-    pytest.mark.parametrize("group", GROUPS),
-    pytest.mark.parametrize("rate", RATES),
+    each_of("branches", BRANCHES),
+    each_of("group", GROUPS),
+    each_of("rate", RATES),
 ]
-grouped_case = [*every_case[:2], pytest.mark.parametrize("rate", GROUPED)]
+grouped_case = [*every_case[:2], each_of("rate", GROUPED)]
 
 
-def marked(marks: list[pytest.MarkDecorator]):
-    def mark(test):
-        for each in marks:
-            test = each(test)
+def marked(marks: list):
+    def marked(test):
+        for mark in marks:
+            test = mark(test)
         return test
 
-    return mark
+    return marked
 
 
 def factors_of(depth: StochasticDepth, branches: int, seed: int, number: int, span: Span) -> Tensor:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytest
+from each import each_of
 
 from bigvit.recipe import Recipe, layout, sides
 from bigvit.recipe.check import check_recipe, leaves
@@ -303,7 +303,7 @@ def test_there_are_76_of_the_thesis_and_18_of_the_repository():
     assert len(RECIPES) == 94
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each_of("name", ROWS)
 def test_every_value_is_the_published_one(name: str):
     found = dict(leaves(RECIPES[name]))
     wanted = expected(name)
@@ -311,7 +311,7 @@ def test_every_value_is_the_published_one(name: str):
     assert {p: type(v) for p, v in found.items()} == {p: type(v) for p, v in wanted.items()}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each_of("name", ROWS)
 def test_every_part_is_of_its_kind(name: str):
     table, row = ROWS[name]
     recipe = RECIPES[name]
@@ -319,7 +319,7 @@ def test_every_part_is_of_its_kind(name: str):
     assert type(recipe.model).__name__ == ("ParallelViT" if "x2" in row["family"] else "ViT")
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each_of("name", ROWS)
 def test_it_is_checked_laid_out_and_cited(name: str):
     recipe = RECIPES[name]
     check_recipe(recipe)
@@ -330,7 +330,7 @@ def test_it_is_checked_laid_out_and_cited(name: str):
     assert ("README_revenge.md" in recipe.source) == name.endswith("_repo")
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each_of("name", ROWS)
 def test_a_name_says_what_it_is(name: str):
     """family_size+patch_data_resolution[_epochs][_ftN][_repo]"""
     _, row = ROWS[name]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from each import each_of
 
 from bigvit.recipe import DRLoc, Images, layout
 from bigvit.recipe.check import check_recipe
@@ -64,7 +65,7 @@ def test_they_are_all_there_and_no_others():
     assert len(RECIPES) == 133
 
 
-@pytest.mark.parametrize("name", WANTED)
+@each_of("name", WANTED)
 def test_a_row_of_a_table(name: str):
     model, data, table, epochs, finetuned = WANTED[name]
     plain, with_loss = EVERY[name], EVERY[f"drloc_{name}"]
@@ -107,7 +108,7 @@ def test_a_row_of_a_table(name: str):
     assert layout(with_loss, 8, own["batch"] // 8).accumulation == 1
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each_of("name", PAIRS)
 def test_table_2a_varies_the_pairs(name: str):
     loss = EVERY[name].objectives[1]
     assert isinstance(loss, DRLoc) and loss.pairs == PAIRS[name]

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from each import each_of
 
 from bigvit.recipe import Images, Recipe, StochasticDepth, layout
 from bigvit.recipes.deit3 import deit3_h14_in1k_126
@@ -97,9 +98,9 @@ def test_a_rate_is_grouped_above_a_tenth_and_from_one_of_a_group(
         assert layout(recipe(64, rate, group), 64, 1).micro_batch == 1
 
 
-@pytest.mark.parametrize("rate", [0.125, 0.2, 0.3, 0.5, 0.77])
-@pytest.mark.parametrize("group", [8, 12])
-@pytest.mark.parametrize("branches", [2, 8, 64])
+@each_of("rate", [0.125, 0.2, 0.3, 0.5, 0.77])
+@each_of("group", [8, 12])
+@each_of("branches", [2, 8, 64])
 def test_the_kept_samples_have_the_recipes_mean_rate(
     rate: float, group: int, branches: int
 ) -> None:

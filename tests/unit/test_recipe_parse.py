@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each_of
 
 from bigvit.recipe import Recipe, Run, StochasticDepth
 from bigvit.recipe.check import check_recipe, leaves
@@ -194,7 +195,7 @@ def test_the_group_offered_for_a_high_drop_rate_works(rate: float) -> None:
     check_recipe(with_group(int(str(refused.value).rsplit(" ", 1)[1])))
 
 
-@pytest.mark.parametrize("name", all_recipes())
+@each_of("name", all_recipes())
 def test_every_recipe_that_comes_with_bigvit_passes_the_checks(name: str) -> None:
     check_recipe(all_recipes()[name])
 

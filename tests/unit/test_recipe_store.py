@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from each import each_of
 
 from bigvit.recipe import Digits, Shift
 from bigvit.recipe.find import all_recipes
@@ -28,7 +29,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@each_of("name", VARIANTS)
 def test_a_recipe_survives_json(name: str) -> None:
     recipe = VARIANTS[name]
     value = to_json(recipe)

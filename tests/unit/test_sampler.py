@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from each import each_of
 
 from bigvit.data.sampler import Sampler
 
@@ -19,7 +20,7 @@ def epoch_of(sampler: Sampler, epoch: int) -> tuple[list[int], list[int]]:
     return slots, ids
 
 
-@pytest.mark.parametrize("batch_size", range(1, 101))
+@each_of("batch_size", range(1, 101))
 def test_an_epoch_of_100_images_uses_each_slot_once_at_any_batch_size(batch_size: int) -> None:
     sampler = Sampler(100, 1, batch_size, 0)
     used = 100 // batch_size * batch_size
@@ -43,8 +44,8 @@ def test_what_is_left_over_differs_between_epochs() -> None:
     assert len(set(left)) == 4
 
 
-@pytest.mark.parametrize("repeats", [2, 3, 5])
-@pytest.mark.parametrize("batch_size", [1, 7, 30, 32, 64, 99])
+@each_of("repeats", [2, 3, 5])
+@each_of("batch_size", [1, 7, 30, 32, 64, 99])
 def test_with_repeats_a_slot_holds_copy_s_mod_r_of_image_s_div_r(
     repeats: int, batch_size: int
 ) -> None:
@@ -55,8 +56,8 @@ def test_with_repeats_a_slot_holds_copy_s_mod_r_of_image_s_div_r(
     assert all(id == plain[slot // repeats] for slot, id in zip(slots, ids, strict=True))
 
 
-@pytest.mark.parametrize("repeats", [1, 2, 3, 4])
-@pytest.mark.parametrize("batch_size", [8, 9, 10, 11, 25, 31])
+@each_of("repeats", [1, 2, 3, 4])
+@each_of("batch_size", [8, 9, 10, 11, 25, 31])
 def test_a_batch_is_a_run_of_slots_in_the_order_of_copy_and_permutation(
     repeats: int, batch_size: int
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each_of
 
 from bigvit import ds_configs
 from bigvit.engines.sharding import deepspeed_config, offloads, read_sharding, stage_of
@@ -192,8 +193,8 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     assert "did you mean" not in str(refused.value)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.json")))
+@each_of("precision", ["fp32", "bf16", "fp16"])
+@each_of("name", sorted(path.stem for path in CONFIGS.glob("*.json")))
 def test_every_configuration_that_comes_with_bigvit_takes_lamb(name: str, precision: str) -> None:
     recipe = replace(digits_vit, optim=LAMB.optim, precision=precision)
     found = deepspeed_config(recipe, CUT, Run(sharding=name))
