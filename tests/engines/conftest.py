@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # tiny.py, which the ranks import too
-RANKS = Path(__file__).parent / "ranks.py"
+import guards  # noqa: E402
+
+RANKS = Path(__file__).with_name("ranks.py")
+SPOILED = Path(__file__).with_name("spoiled.py")
 
 
 @pytest.fixture(scope="session")
@@ -88,12 +91,16 @@ def resumed(warm, two_ranks, three_ranks) -> Path:
 
 @pytest.fixture(scope="session")
 def guard_ranks(warm, tmp_path_factory) -> Path:
-    """Folder of what two ranks show of weights and guards; their last run stops itself."""
+    """Folder of what two ranks show of weights and guards, and of runs that stopped themselves."""
     folder = tmp_path_factory.mktemp("guards")
     names = ("initial_weights", "given_weights", "held", "jumped", "norms", "averages")
-    done = warm(2, RANKS, folder, *names, "infinite_loss", "jump_and_end")
-    (folder / "output.txt").write_text(done.output)
-    assert done.code == 3, done.output
+    done = warm(2, RANKS, folder, *names)
+    assert done.code == 0, done.output
+    for how, stage in (("infinite", "zero3"), ("jump", "zero2")):
+        words = (*guards.ARGS, *guards.OPTIONS, "--sharding", stage, "--loss-jump", 3)
+        done = warm(2, SPOILED, how, *words, "--run-dir", folder / how)
+        (folder / f"{how}.txt").write_text(done.output)
+        assert done.codes == (3, 3), done.output
     return folder
 
 

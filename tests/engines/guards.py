@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import torch
 from launched import changed_losses, train, whole
 from torch import Tensor, nn
 
-from bigvit import train as entry
 from bigvit.checkpoint.save import save
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
@@ -138,7 +136,7 @@ def jumped(ranks: Ranks, folder: Path) -> None:
         recipe = replace(tiny.lamb, precision=precision)
         recipe = replace(recipe, model=replace(recipe.model, depth=1))
         for stage in STAGES:
-            for what, change in (("jump", _twenty_times), ("infinite", _infinite)):
+            for what, change in (("jump", twenty_times), ("infinite", infinite)):
                 cut = tiny.cut(recipe, ranks.world)
                 engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
                 draws = engine.task.draws
@@ -209,29 +207,11 @@ def averages(ranks: Ranks, folder: Path) -> None:
     _write(ranks, folder / "averages.json", found)
 
 
-def infinite_loss(ranks: Ranks, folder: Path) -> None:
-    """The whole command, with a loss that is infinite on one rank while the guard watches."""
-    args = (*ARGS, *OPTIONS, "--run-dir", str(folder / "infinite"), "--sharding", "zero3")
-    with changed_losses({BAD}, ranks, _infinite):
-        code = entry.main((*args, "--loss-jump", "3"))
-    codes = torch.zeros(ranks.world, dtype=torch.int64)
-    codes[ranks.rank] = code
-    _write(ranks, folder / "infinite.json", ranks.sum(codes).tolist())
-
-
-def jump_and_end(ranks: Ranks, folder: Path) -> None:
-    """The whole command, with a loss that jumps on one rank, and the end of this process."""
-    args = (*ARGS, *OPTIONS, "--run-dir", str(folder / "jump"), "--sharding", "zero2")
-    sys.argv = ["train.py", *args, "--loss-jump", "3"]
-    with changed_losses({BAD}, ranks, _twenty_times):
-        entry.run_and_end()
-
-
-def _twenty_times(loss: Tensor) -> Tensor:
+def twenty_times(loss: Tensor) -> Tensor:
     return loss * 20
 
 
-def _infinite(loss: Tensor) -> Tensor:
+def infinite(loss: Tensor) -> Tensor:
     return loss + float("inf")  # its gradient stays what it was
 
 
@@ -247,6 +227,4 @@ SCENARIOS = (
     jumped,
     norms,
     averages,
-    infinite_loss,
-    jump_and_end,
 )
