@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from bigvit.checkpoint.folder import CLASSES
+from bigvit.checkpoint.folder import CLASSES, class_names
 from bigvit.checkpoint.start import run_of
 from bigvit.data.bad import gather
 from bigvit.data.loader import test_batches, workers_for
@@ -197,19 +197,16 @@ def _by_the_runs_classes(
 ) -> tuple[Source, list[int] | None, str]:
     """A test set by the run's class numbers; those that it has, unless it has all; and by what they
     were found."""
-    file, here = run_of(checkpoint) / CLASSES, len(test.classes)
+    run, here = run_of(checkpoint), len(test.classes)
+    file, names = run / CLASSES, class_names(run, count)
     numbers = [str(number) for number in range(count)]
-    if not file.is_file():
+    if names is None:
         if here != count:
             raise ValueError(
                 f"the test set has {here:,} classes, and the run {count:,}, whose names are not "
                 f"known, as there is no {file}; evaluate a checkpoint that lies in its run folder"
             )
         return test, None, "order"
-    try:
-        names = json.loads(file.read_text())
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}") from None
     if test.classes != names and test.classes == numbers:  # ImageNet-V2
         return test, None, "number"
     try:

@@ -96,8 +96,10 @@ def read_init(
             given = _on_grid(given, grid)
     except (OSError, SafetensorError, ValueError) as error:
         reason = str(error) or repr(error)
-    if reason := ranks.first_text(reason):
-        raise Unfit(f"--init {init}: cannot be read ({reason})")
+    failed, fine = ranks.agree_each([bool(reason), not reason])
+    if failed:
+        who = f"{ranks.name(ranks.rank)}: " if fine and reason else ""
+        raise Unfit(f"--init {init}: cannot be read ({ranks.first_text(who + reason)})")
     return given
 
 

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from by_hand import TINY, ByHand, Ended, free_port
 from small import content
 
 from bigvit.checkpoint.folder import status_of
+from bigvit.recipe.parse import parse
+from bigvit.task import Task
 
 SOON = 20
 
@@ -146,3 +149,20 @@ def test_a_status_that_says_done_is_not_replaced_by_a_start_that_failed(tmp_path
     assert end.codes == [1] and "rank 1 of 2 did not come" in end.output[0]
     assert json.loads((tmp_path / "run" / "status.json").read_text()) == done
     assert os.listdir(tmp_path / "run") == ["status.json"]
+
+
+def test_weights_that_one_rank_alone_cannot_read_end_all_with_its_reason(tmp_path):
+    model = Task(parse(["digits_vit", *TINY]).recipe).model
+    whole, cut = tmp_path / "whole.pth", tmp_path / "cut.pth"
+    torch.save({"model": model.state_dict()}, whole)
+    cut.write_bytes(whole.read_bytes()[:-3000])
+    options = {0: ("--init", whole), 1: ("--init", cut)}
+    ranks = started(tmp_path, only={r: ("--starts-from", "x", *o) for r, o in options.items()})
+    end = ranks.end(60)
+    assert end.codes == [2, 2], end.output
+    said = (
+        rf"error: --init {whole}: cannot be read \(rank 1 on \S+: not a file that torch.save wrote"
+    )
+    assert re.match(said, end.output[0]), end.output
+    assert "".join(end.output).count("error:") == 1 and "Traceback" not in "".join(end.output)
+    assert not (tmp_path / "run").exists()

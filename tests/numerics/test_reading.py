@@ -198,7 +198,7 @@ def on_ranks(world: int, work: Callable[[Ranks], Any]) -> list[Any]:
         group: Any = dist.ProcessGroupGloo(store, rank, world, timedelta(seconds=30))
         hosts = tuple(f"host{r}" for r in range(world))
         try:
-            found[rank] = work(Ranks(rank, world, torch.device("cpu"), group, hosts))
+            found[rank] = work(Ranks(rank, world, torch.device("cpu"), group, hosts=hosts))
         except Exception as error:
             found[rank] = error
 
