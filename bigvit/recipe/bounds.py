@@ -99,7 +99,7 @@ BOUNDS = {
     "hidden_layers": Bound(1, 1000),
     "last": _SHARE,
     # optimization; the smallest are what float32 tells from 0
-    "lr": Bound(0.0, 1000.0, above=True),
+    "lr": Bound(0.0, 1e30, above=True),
     "betas": Bound(0.0, 1.0, below=True),
     "eps": Bound(1e-38, 1000.0),
     "weight_decay": Bound(0.0, 1000.0),

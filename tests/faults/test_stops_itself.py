@@ -12,12 +12,13 @@ from bigvit.checkpoint.sound import newest_sound
 from bigvit.engines.ranks import alone
 from bigvit.train import main
 
-EVERY = ("--checkpoint-every", "2", "--engine", "single", "--workers", "0", "--log-every", "1")
+EVERY = ("--engine", "single", "--workers", "0", "--log-every", "1")
 EPOCH = ("--schedule.epochs", "1", "--schedule.warmup-epochs", "0")
 
 
-def train(run: Path, *options: object) -> int:
-    return main(["digits_vit", *TINY, *EVERY, "--run-dir", str(run), *map(str, options)])
+def train(run: Path, *options: object, every: int = 2) -> int:
+    words = (*TINY, *EVERY, "--checkpoint-every", every, "--run-dir", run, *options)
+    return main(["digits_vit", *map(str, words)])
 
 
 def test_spoiled_weights_are_not_called_good(
@@ -26,8 +27,8 @@ def test_spoiled_weights_are_not_called_good(
     run = tmp_path / "run"
     shutil.copytree(stopped_run, run)
     (run / "stopped_images.txt").mkdir()  # it cannot be written, which hides no reason
-    wild = ("--optim.lr", 1e30, "--allow-change", "optim.lr", "--checkpoint-every", 1)
-    assert train(run, *wild, "--resume", "auto", "--keep", 9) == 3
+    wild = ("--optim.lr", 1e30, "--allow-change", "optim.lr")
+    assert train(run, *wild, "--resume", "auto", "--keep", 9, every=1) == 3
     said = capfd.readouterr()
     assert "not finite" in said.err and "Traceback" not in said.err
     good, bad = run / "checkpoints" / "step_00000004", "step_00000005 is not: its weights are of "
@@ -37,15 +38,14 @@ def test_spoiled_weights_are_not_called_good(
     assert (status["state"], status["exit_code"]) == ("error", 3)
     assert status["reason"] in said.err
     # as the message says: branched off, it goes on
-    branch = ("--resume", good, "--run-dir", tmp_path / "branch", "--stop-after", 6)
-    assert train(tmp_path / "branch", *branch) == 85
+    assert train(tmp_path / "branch", "--resume", good, "--stop-after", 6) == 85
 
 
 def test_none_is_called_good_where_none_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    wild = ("--optim.lr", 1e30, "--schedule.warmup-epochs", 0, "--checkpoint-every", 1)
-    assert train(tmp_path / "run", *wild) == 3
+    wild = ("--optim.lr", 1e30, "--schedule.warmup-epochs", 0)
+    assert train(tmp_path / "run", *wild, every=1) == 3
     assert "; no checkpoint is good (step_00000001 is not: " in capfd.readouterr().err
 
 

@@ -18,13 +18,14 @@ pytestmark = pytest.mark.multihost
 
 
 def examine(
-    hosts: two.Hosts, tmp_path: Path, *more: object, **variables: str
+    hosts: two.Hosts, tmp_path: Path, *more: object, port: int | None = None, **variables: str
 ) -> tuple[int | None, str, list[str]]:
     """The exit code of a doctor on the first host, all it said, and the problems among that."""
     hosts.export(**variables)
     output = tmp_path / "output"
     output.unlink(missing_ok=True)
-    command = ("bigvit", "doctor", "--hostfile", "hosts", "--master-port", two.free_port(), *more)
+    own = ("--hostfile", "hosts", "--master-port", port or two.free_port())
+    command = ("bigvit", "doctor", *own, *more)
     began = time.monotonic()
     code = two.wait(hosts.popen("n1", command, output), 150)
     said = output.read_text()
@@ -138,7 +139,7 @@ pets = replace(photos_vit_64, data=data, batch_size=2)
 def test_a_blocked_port_is_named(hosts, tmp_path):
     master = two.ADDRESSES["n1"]
     with dropped(hosts, "n1", "ipproto", "tcp", "sport", "29511"):
-        code, said, problems = examine(hosts, tmp_path, "--master-port", 29511)
+        code, said, problems = examine(hosts, tmp_path, port=29511)
     assert code == 1
     assert len(problems) == 1, said
     assert problems[0].startswith(
