@@ -23,7 +23,7 @@ def test_a_rank_that_leaves_while_others_are_at_work_ends_the_run_with_its_reaso
     assert [said.count("error") for said in end.output] == [1, 0, 0]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_stood_still_is_blamed_and_blames_nobody(victim, tmp_path):
     ranks = started(3, "stand", tmp_path)
     try:

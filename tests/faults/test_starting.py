@@ -151,6 +151,7 @@ def test_a_status_that_says_done_is_not_replaced_by_a_start_that_failed(tmp_path
     assert os.listdir(tmp_path / "run") == ["status.json"]
 
 
+@pytest.mark.slow  # tests/numerics/test_reading.py shows it on threads
 def test_weights_that_one_rank_alone_cannot_read_end_all_with_its_reason(tmp_path):
     model = Task(parse(["digits_vit", *TINY]).recipe).model
     whole, cut = tmp_path / "whole.pth", tmp_path / "cut.pth"

@@ -103,7 +103,9 @@ def test_it_learns(checkpoint: Path):
     assert last < 0.7 * first
 
 
-@pytest.mark.parametrize("size", [96, (64, 96), (96, 64)], ids=str)
+@pytest.mark.parametrize(
+    "size", [96, (64, 96), pytest.param((96, 64), marks=pytest.mark.slow)], ids=str
+)
 def test_fine_tuned_from_its_own_export_at_a_higher_resolution(
     checkpoint: Path, photos: Path, size: ImageSize
 ):

@@ -18,8 +18,6 @@ from bigvit.recipe import (
     StochasticDepth,
     ViT,
 )
-from bigvit.recipe.check import check_run
-from bigvit.recipe.run import Run
 
 GROUPED = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
 TWO_MORE = ClassAttention(depth=2, keys="class and patches")
@@ -160,9 +158,3 @@ def test_compiled_blocks_equal_eager_ones(name: str, share: float):
     torch.testing.assert_close(logits, undropped, rtol=1e-5, atol=1e-6)
     graphs = torch._dynamo.utils.counters
     assert graphs["stats"]["unique_graphs"] > 0 and not graphs["graph_break"]
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
-def test_a_share_outside_0_to_1_is_refused(share: float):
-    with pytest.raises(ValueError, match="--checkpoint-activations: .* a share, 0 to 1"):
-        check_run(Run(checkpoint_activations=share))

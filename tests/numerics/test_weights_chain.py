@@ -80,7 +80,7 @@ def run(file: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("size", [224, 160, (224, 320)])
+@pytest.mark.parametrize("size", [224, pytest.param(160, marks=pytest.mark.slow), (224, 320)])
 @torch.no_grad()
 def test_ours_and_the_export_have_timms_logits(
     original: nn.Module, file: Path, run: Path, size: ImageSize
