@@ -1,6 +1,5 @@
 """Evaluation: every test image counted once, over any number of ranks."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from bigvit.data.loader import test_batches, workers_for
 from bigvit.data.sources import Source, open_source, renumbered
 from bigvit.engines.ranks import Ranks, alone
 from bigvit.recipe import Data, ImageSize
+from bigvit.recipe.words import read_json
 from bigvit.task import DTYPES, Batch
 from bigvit.trained import trained
 
@@ -220,7 +220,7 @@ def _by_the_runs_classes(
 def _read_labels(path: Path, source: Source, classes: int) -> list[list[int]]:
     """ReaL's labels, by image number of the source."""
     try:
-        listed = json.loads(path.read_text())
+        listed = read_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"--labels {path}: cannot be read ({error})") from None
     if not isinstance(listed, list) or len(listed) != len(source):

@@ -199,7 +199,8 @@ def _train(
         if code != BAD_INPUT:  # of which nothing was changed: its status stays as it was
             _tell(folder, _state(code), code, reason)
         if code in (DONE, REQUEUE):
-            print(f"{_state(code)}: update {folder.update}, {folder.path}", flush=True)
+            why = f" ({reason})" if reason else ""
+            print(f"{_state(code)}: update {folder.update}, {folder.path}{why}", flush=True)
         elif code != BAD_INPUT:
             print(f"error: {reason}", file=sys.stderr, flush=True)
         folder.close()

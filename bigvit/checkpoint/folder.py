@@ -74,7 +74,7 @@ class RunFolder:
             raise ValueError(f"--run-dir {path} cannot be written to: {error}") from None
         self.state, self.update = "", 0  # as the job before said; updates applied
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            before = json.loads((path / "status.json").read_text())
+            before = read_json(path / "status.json")
             self.state, self.update = str(before["state"]), int(before["update"])
 
     def _open(self, file: Path) -> bool:
@@ -120,7 +120,7 @@ class RunFolder:
     @property
     def asked_to_stop(self) -> bool:
         """Whether `bigvit stop` was called, and no job has honoured that yet."""
-        return (self.path / "stop").exists()
+        return (self.path / "stop").is_file()
 
     def close(self) -> None:
         """Let another job have the folder. Where the run was refused, it is as it was before."""
@@ -165,7 +165,8 @@ class RunFolder:
         with self._saying:  # the thread that watches other ranks may have something to say, too
             write_json(self.path / "status.json", value)
         if state == "done" or state == "requeue" and reason.startswith(STOPPED):
-            (self.path / "stop").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it is said in any case
+                (self.path / "stop").unlink()
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
@@ -194,7 +195,7 @@ class RunFolder:
                 at = values.get("batch", values["update"])
                 if at < batch or at == batch and not (evaluation_due and "top1" in values):
                     kept.append(line)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue  # a line that a killed process left half written
         aside = self.metrics.with_name(".metrics.aside")
         aside.write_text("".join(f"{line}\n" for line in kept))

@@ -44,7 +44,7 @@ def newest_sound(run: Path, ranks: Ranks) -> tuple[Path | None, list[str]]:
     newest = [run / "checkpoints" / name for name in reversed(names.split())]
     weighed: dict[Path, Weighed] = {}
     reasons: list[str] = []
-    for path, older in zip(newest, [*newest[1:], None], strict=True):
+    for path, older in zip(newest, [*newest, None][1:], strict=True):
         for each in (path, older):
             if each is not None and each not in weighed:
                 weighed[each] = _weigh(each, ranks)
@@ -105,7 +105,7 @@ def _losses(metrics: Path) -> list[tuple[int, float]]:
             values = json.loads(line)
             if values.get("grad_norm") is not None:
                 losses.append((int(values["batch"]), float(values["loss"])))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # of an evaluation, or half written
     return losses
 

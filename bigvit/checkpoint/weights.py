@@ -1,6 +1,5 @@
 """Weights to start from, from wherever they are: our runs and exports, timm, the authors' files."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from bigvit.checkpoint.manifest import Damaged, digest_of_file
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.pickled import TorchFile
 from bigvit.engines.ranks import Ranks, alone
+from bigvit.recipe.words import read_json
 
 EXPORTED, CONFIG = "model.safetensors", "config.json"
 """The files of an export."""
@@ -229,7 +229,7 @@ def _of_file(path: Path, exported: bool, average: bool) -> Given:
 def _config_beside(path: Path) -> dict[str, Any]:
     """The config.json of an export, ours or timm's."""
     try:
-        config = json.loads(path.with_name(CONFIG).read_text()) if path.name == EXPORTED else {}
+        config = read_json(path.with_name(CONFIG)) if path.name == EXPORTED else {}
     except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}

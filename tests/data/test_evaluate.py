@@ -4,6 +4,7 @@ Shapes: B images, K classes.
 """
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,10 @@ from bigvit.checkpoint.weights import resample_positions
 from bigvit.cli import main
 from bigvit.data import augment
 from bigvit.data.loader import test_batches as batches_of
-from bigvit.data.sources import Source, open_source
+from bigvit.data.sources import DigitsSource, Source, open_source
 from bigvit.engines.ranks import Ranks, alone
 from bigvit.engines.single import SingleEngine
-from bigvit.evaluate import Counts, evaluate, evaluate_checkpoint
+from bigvit.evaluate import Counts, _read_labels, evaluate, evaluate_checkpoint
 from bigvit.recipe import Images
 from bigvit.recipe.store import to_json
 from bigvit.task import Batch, Task
@@ -316,3 +317,17 @@ def test_sizes_that_do_not_fit_are_refused(
     assert value in capsys.readouterr().err
     assert main(args) == 0
     assert json.loads(capsys.readouterr().out)["images"] == TEST
+
+
+@pytest.mark.parametrize("what", ["a pipe", "endless", "deep"])
+def test_labels_that_are_no_list_in_a_file_are_refused(tmp_path, what):
+    path = tmp_path / "real.json"
+    match what:
+        case "a pipe":
+            os.mkfifo(path)
+        case "endless":
+            path.symlink_to("/dev/zero")
+        case _:
+            path.write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match=f"^--labels {path}: cannot be read"):
+        _read_labels(path, DigitsSource("test"), 10)

@@ -100,3 +100,12 @@ def test_the_loss_guard_of_a_resumed_run_stops_as_the_unstopped_one(
     assert said() == unstopped
     last = tmp_path / "two" / "checkpoints" / step_name(update - 1)
     assert len(read_manifest(last).losses) == update - 1
+
+
+def test_a_run_that_stops_itself_before_its_first_checkpoint_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wild = ("--optim.lr", 1e30, "--schedule.warmup-epochs", 0)
+    assert train(tmp_path / "run", *wild, every=1000) == 3
+    said = capfd.readouterr().err
+    assert "; there is no checkpoint" in said and "Traceback" not in said

@@ -8,7 +8,6 @@ Class numbers are each file's own: where its names stand in another order, they 
 cell that holds no bytes may name a file below the data root, and no other.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from PIL import Image
 from bigvit.data.decode import BadImage, Unread, content_of, decode
 from bigvit.data.sources.folders import shown
 from bigvit.data.sources.source import NAMES, Split
+from bigvit.recipe.words import read_json
 
 HUB = "hf:"
 LABELS = ("label", "labels", "fine_label")  # the column taken where several are classes
@@ -203,7 +203,7 @@ def open_saved(root: Path, split: Split) -> HuggingFaceSource:
         ValueError: it has no such split, or cannot be read.
     """
     try:
-        splits = json.loads((root / "dataset_dict.json").read_text())["splits"]
+        splits = read_json(root / "dataset_dict.json")["splits"]
     except FileNotFoundError:
         raise ValueError(
             f"--data-root {root}: it is one split; save a DatasetDict of train and validation"

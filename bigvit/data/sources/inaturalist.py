@@ -33,7 +33,7 @@ class INaturalistSource:
             class_of = {number: index for index, (number, _) in enumerate(numbers)}
             images = sorted((class_of[category_of[id]], name) for id, name in listed["images"])
             names = [os.fsencode(name) for _, name in images]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"--data-root {root}: {file.name} is damaged, or not iNaturalist's list of images, "
                 f"annotations and categories ({type(error).__name__}: {error}); get it again"
