@@ -141,6 +141,19 @@ def whole(launch, tmp_path_factory) -> tuple[Path, float]:
     return last, seconds
 
 
+def settled(folder: Path) -> dict[str, Any]:
+    """What a run's status says, once the last threads of the killed have let go of its lock."""
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            status = status_of(folder)
+        except ValueError as error:
+            return {"state": "absent", "reason": str(error)}
+        if status["state"] not in ("starting", "running") or time.monotonic() > deadline:
+            return status
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("kill", range(KILLS))
 def test_a_kill_at_a_random_instant(kill, launch, whole, tmp_path):
     last, seconds = whole
@@ -163,10 +176,7 @@ def test_a_kill_at_a_random_instant(kill, launch, whole, tmp_path):
     took = run.seconds_to_end(60)
     said = run.output.read_text()
     about = f"seed {SEED}, kill {kill}: {whom} after {instant:.1f} of {seconds:.1f} s, {what}"
-    try:
-        status = status_of(run.folder)
-    except ValueError as error:
-        status = {"state": "absent", "reason": str(error)}
+    status = settled(run.folder)
     print(f"{about}: {took:.1f} s, {status['state']} {status['reason']!r}")
     assert took < SOON, f"{about}\n{said}"
     assert chosen or status["state"] == "done", f"{about}\n{said}"
