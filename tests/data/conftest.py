@@ -1,6 +1,21 @@
-"""Lets the tests here import pictures.py and forms.py."""
+"""Lets the tests here import pictures.py and forms.py, and run whole trainings in this process."""
 
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from bigvit.stopping import SIGNALS
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """main() takes the signals over; give them back."""
+    kept = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    for number, handler in zip(SIGNALS, kept, strict=True):
+        signal.signal(number, handler)

@@ -2,9 +2,7 @@
 bad listed; or stopped. The same for any number of workers and ranks, and after a resume."""
 
 import json
-import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -301,16 +299,6 @@ def test_only_bad_images_are_skipped_and_other_faults_are_not_hidden(root: Path)
     source: Any = Faulty()
     with pytest.raises(RuntimeError, match="a fault of the program"):
         next(loader.test_batches(source, DATA, 4, 0, 1, 0))
-
-
-@pytest.fixture
-def own_signals() -> Iterator[None]:
-    """main() takes the signals over; give them back."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    kept = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, kept, strict=True):
-        signal.signal(number, handler)
 
 
 def command(root: Path, folder: Path, *args: object) -> list[str]:

@@ -1,8 +1,6 @@
 """An image that was changed under its own name between a stop and a resume is noticed."""
 
 import os
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,7 @@ from bigvit.data.index import describe
 from bigvit.data.sources import open_source
 from bigvit.train import main
 
-
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    """main() takes the signals over; give them back."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    kept = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, kept, strict=True):
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("own_signals")
 
 
 def train(folder: Path, *args: object) -> int:

@@ -92,16 +92,6 @@ def test_another_error_stays_as_it_is() -> None:
     assert loader.lost(error) is error
 
 
-@pytest.fixture
-def own_signals() -> Iterator[None]:
-    """main() takes the signals over; give them back."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    kept = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, kept, strict=True):
-        signal.signal(number, handler)
-
-
 @pytest.mark.usefixtures("own_signals")
 def test_a_machine_that_cannot_open_files_ends_the_run_with_that_reason(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -1,8 +1,6 @@
 """A data set that is not the recipe's: all that differs is said at once, with what to add."""
 
 import re
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +12,7 @@ from bigvit.data.check import check_data
 from bigvit.recipe import Run
 from bigvit.train import main
 
-
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    """main() takes the signals over; give them back."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    kept = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, kept, strict=True):
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("own_signals")
 
 
 def write(root: Path, train: int, test: int, classes: int) -> None:

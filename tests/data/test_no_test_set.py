@@ -1,8 +1,6 @@
 """A recipe without test images, as ImageNet-21k's: trained, resumed, looked at, never evaluated."""
 
 import json
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +19,7 @@ from bigvit.train import main
 UNTESTED = replace(RECIPE, data=replace(DATA, test_images=0))
 
 
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    """main() takes the signals over; give them back."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    kept = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, kept, strict=True):
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("own_signals")
 
 
 @pytest.fixture
