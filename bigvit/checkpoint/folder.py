@@ -90,7 +90,11 @@ class RunFolder:
         except FileNotFoundError:
             return False
         self._lock()
-        if not file.exists() or not os.path.samestat(os.fstat(self.lock.fileno()), file.stat()):
+        try:
+            same = os.path.samestat(os.fstat(self.lock.fileno()), file.stat())
+        except FileNotFoundError:
+            same = False
+        if not same:
             self.lock.close()
             return False
         self.lock.truncate(0)

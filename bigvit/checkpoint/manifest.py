@@ -6,6 +6,7 @@ step_00012000/rank_00003.safetensors      a rank's slices, flattened, by "kind/n
 
 import json
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
@@ -164,7 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise Damaged(f"{path} belongs to {name}, not to {folder.name}")
     for file in manifest.files:
         found = folder / file.name
-        size = found.stat().st_size if found.is_file() else None
+        size = _size_of(found)
         if size != file.bytes:
             what = "missing" if size is None else f"{size} bytes long instead of {file.bytes}"
             raise Damaged(f"{found} is {what}")
@@ -241,6 +242,16 @@ def _plain_name(name: str) -> bool:
 def _must(fine: bool, key: str, value: object, allowed: str) -> None:
     if not fine:
         raise ValueError(f"body.{key} is {shown(repr(value))}; it must be {allowed}")
+
+
+def _size_of(path: Path) -> int | None:
+    """Bytes of a plain file, asked once, as it may be removed at any moment; None where there is
+    none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def damage(folder: Path) -> str:

@@ -1,16 +1,25 @@
 """Checkpoints of the single engine: bit for bit, or refused with the damaged file's name."""
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 
 from bigvit.checkpoint.load import load, read_weights
-from bigvit.checkpoint.manifest import Damaged, Piece, check_tiling, read_manifest, step_name
+from bigvit.checkpoint.manifest import (
+    Damaged,
+    Piece,
+    check_tiling,
+    damage,
+    read_manifest,
+    step_name,
+)
 from bigvit.checkpoint.save import NotSaved, _tell, save
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
@@ -227,6 +236,24 @@ def test_a_checkpoint_under_another_name_is_refused(saved: Path, tmp_path: Path)
     shutil.copytree(saved, tmp_path / step_name(5))
     with pytest.raises(Damaged, match="belongs to step_00000003, not to step_00000005"):
         load(fresh(), tmp_path / step_name(5))
+
+
+def test_a_checkpoint_that_is_pruned_while_it_is_read_is_damaged_at_most(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = shutil.copytree(saved, tmp_path / saved.name)
+    asked: Any = os.stat
+
+    def pruned(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        found = asked(path, *args, **options)
+        if str(path).endswith(SLICES) and copied.is_dir():
+            copied.rename(tmp_path / ".gone")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", pruned)
+        said = damage(copied)
+    assert not copied.exists() and (not said or "missing" in said)
 
 
 def test_another_models_checkpoint_is_refused_and_nothing_is_changed(saved: Path) -> None:
