@@ -1,5 +1,6 @@
 """The one place that knows every engine."""
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -21,7 +22,15 @@ def meet_ranks(run: Run) -> Ranks:
     Raises:
         NotMet: not all came.
     """
-    return alone() if run.engine == "single" else meet(run.timeout)
+    if run.engine == "single":
+        return alone()
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks when it is imported
+    # the slow import comes before the ranks wait for each other
+    from bigvit.engines.deepspeed_inside import prepare
+
+    prepare()
+    return meet(run.timeout)
 
 
 def join_ranks(run: Run) -> Ranks:

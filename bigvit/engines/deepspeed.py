@@ -40,6 +40,8 @@ class DeepSpeedEngine:
         """Build the task, and shard it as `config` (made by `deepspeed_config`) says. At stage 3 no
         rank ever holds more of it than a module."""
         self.ranks = ranks
+        # takes over the collectives that are there; stage 3 needs them before `initialize`
+        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         with deepspeed.zero.Init(config_dict_or_path=config, enabled=stage_of(config) == 3):
             self.task = build()
         named = dict(self.task.named_parameters())
@@ -54,6 +56,7 @@ class DeepSpeedEngine:
             model=self.task,
             optimizer=optim.build(recipe.optim, recipe.ema, groups, fused=on_gpu),
             config=config,
+            dist_init_required=False,
         )
         self.inside = deepspeed_inside.Inside(self.engine, self.task, ranks)
         # every stage calls this with the norm known and no weight changed yet

@@ -14,6 +14,8 @@ Every stage keeps its master weights in other places:
                  DeepSpeedZeroOptimizer_Stage3.fp32_partitioned_groups_flat
 """
 
+import logging
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal
@@ -39,7 +41,16 @@ KINDS: dict[str, Literal["whole", "flat", "pieces"]] = {
 }
 
 
-def build_no_ops() -> None:
+def prepare() -> None:
+    """What comes before anything else of DeepSpeed: it says warnings alone, and builds nothing."""
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # DeepSpeed's own calls, which torch 2.14 warns of by the hundred
+    old = r"`torch\.distributed\.\w+` is deprecated"
+    warnings.filterwarnings("ignore", message=old, category=FutureWarning)
+    _build_no_ops()
+
+
+def _build_no_ops() -> None:
     """Keep DeepSpeed from compiling and using its shared-memory collectives on a CPU: they take a
     minute to build, and leave 69 MB a rank in /dev/shm after every run."""
     accelerator: Any = get_accelerator()

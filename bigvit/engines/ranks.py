@@ -5,12 +5,10 @@
 
 import contextlib
 import json
-import logging
 import os
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -151,19 +149,10 @@ def meet(timeout: float) -> Ranks:
     Raises:
         NotMet: not all came, and who did not.
     """
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     if "RANK" not in os.environ:
         single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": _free_port()}
         os.environ.update(single)
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # DeepSpeed's own calls, which torch 2.14 warns of by the hundred
-    old = r"`torch\.distributed\.\w+` is deprecated"
-    warnings.filterwarnings("ignore", message=old, category=FutureWarning)
-    from bigvit.engines.deepspeed_inside import build_no_ops
-
-    build_no_ops()
     device = _device()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store, keys = _store(timeout)
@@ -185,7 +174,7 @@ def meet(timeout: float) -> Ranks:
 
 
 def connect(ranks: Ranks, timeout: float) -> Ranks:
-    """Make the collectives of ranks that have met, through DeepSpeed; none for one that is alone.
+    """Make the collectives of ranks that have met; none for one that is alone.
 
     Args:
         timeout: seconds after which a silent rank ends the run; collectives wait a little longer.
@@ -195,16 +184,10 @@ def connect(ranks: Ranks, timeout: float) -> Ranks:
     """
     if ranks.store is None:
         return ranks
-    import deepspeed
-
     ranks.at("connecting with the others")
     patience = timedelta(seconds=timeout + MARGIN)
-    deepspeed.init_distributed(
-        dist_backend="nccl" if ranks.device.type == "cuda" else "gloo",
-        auto_mpi_discovery=False,
-        timeout=patience,
-        verbose=False,
-    )
+    backend = "nccl" if ranks.device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=patience)
     group: Any = dist.new_group(backend="gloo", timeout=patience)
     return replace(ranks, cpu_group=group)
 
