@@ -19,7 +19,7 @@ from bigvit.checkpoint.load import load
 from bigvit.checkpoint.save import Saver
 from bigvit.engines.build import build_engine
 from bigvit.engines.engine import Engine
-from bigvit.engines.ranks import alone
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Recipe, Run, layout
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json

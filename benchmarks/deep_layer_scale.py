@@ -20,8 +20,8 @@ from bigvit.data.sources import open_source
 from bigvit.data.sources.arrays import ArraySource
 from bigvit.engines.build import build_engine, join_ranks
 from bigvit.engines.engine import NotFinite
-from bigvit.engines.ranks import Ranks, end
 from bigvit.evaluate import evaluate
+from bigvit.ranks.joining import Ranks, end
 from bigvit.recipe import (
     AdamW,
     BranchScalar,

@@ -15,12 +15,13 @@ from skimage import data as photographs
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import Row, arguments, interleaved, ratio, report
+from bigvit.data.batch import Batch
 from bigvit.engines.build import fill, outline
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
+from bigvit.ranks.joining import alone
 from bigvit.recipe import AdamW, Recipe, StochasticDepth, vit
 from bigvit.recipe.find import find_recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 
 def recipes(small: bool) -> dict[str, Recipe]:

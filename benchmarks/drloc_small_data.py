@@ -26,9 +26,9 @@ from bigvit.data.loader import train_batches
 from bigvit.data.sources import Source, open_source
 from bigvit.data.sources.arrays import ArraySource
 from bigvit.engines.build import fill, outline
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import evaluate
+from bigvit.ranks.joining import alone
 from bigvit.recipe import (
     AdamW,
     Cosine,

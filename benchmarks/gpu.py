@@ -24,14 +24,15 @@ from benchmarks.measure import Row, arguments, interleaved, report
 from benchmarks.optimizer import groups, lamb
 from benchmarks.reads import counting
 from benchmarks.stochastic_depth import timms
+from bigvit.data.batch import Batch
 from bigvit.engines.build import fill, outline
 from bigvit.engines.engine import Engine
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
 from bigvit.models import ClassTokenTransformer
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.recipe.find import find_recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 SECONDS = 240
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from bigvit.checkpoint.folder import CLASSES, class_names
-from bigvit.checkpoint.start import run_of
+from bigvit.checkpoint.run import CLASSES, class_names, run_of
+from bigvit.checkpoint.trained import trained
 from bigvit.data.bad import gather
+from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches, workers_for
 from bigvit.data.sources import Source, open_source, renumbered
-from bigvit.engines.ranks import Ranks, alone
+from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Data, ImageSize
 from bigvit.recipe.words import read_json
-from bigvit.task import DTYPES, Batch
-from bigvit.trained import trained
+from bigvit.task import DTYPES
 
 
 class Interrupted(Exception):

@@ -14,11 +14,10 @@ from typing import Any
 from torch import Tensor
 
 from bigvit.checkpoint.files import rename
-from bigvit.checkpoint.folder import class_names
 from bigvit.checkpoint.manifest import verify_file
 from bigvit.checkpoint.model import read_checkpoint
+from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
-from bigvit.checkpoint.start import run_of
 from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, resample_positions
 from bigvit.recipe import (
     CaiT,

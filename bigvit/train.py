@@ -15,15 +15,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from bigvit.checkpoint.folder import STOPPED, RunFolder, State
 from bigvit.checkpoint.manifest import Damaged
-from bigvit.checkpoint.start import WAY_OUT, Refused, Start, plan_start
 from bigvit.data.check import check_data
-from bigvit.engines.sharding import deepspeed_config, stage_of
+from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
+from bigvit.ranks.starting import Starting, ranks_here
+from bigvit.ranks.stopping import StopRequest
 from bigvit.recipe import Command, Layout, layout
 from bigvit.recipe.parse import parse
-from bigvit.starting import Starting, ranks_here
-from bigvit.stopping import StopRequest
+from bigvit.training.run_folder import STOPPED, RunFolder, State
+from bigvit.training.start import WAY_OUT, Refused, Start, plan_start
 
 AGAIN = 5  # times that a run folder is tried to be opened, to say how a run ended
 DONE, CRASHED, BAD_INPUT, STOPPED_ITSELF, REQUEUE = 0, 1, 2, 3, 85
@@ -118,8 +118,6 @@ def _check_init(command: Command) -> None:
 def _train(
     command: Command, cut: Layout, start: Start, stop: StopRequest, starting: Starting
 ) -> int:
-    from bigvit.ahead import RankFailed
-    from bigvit.alike import blind_to
     from bigvit.checkpoint.save import NotSaved
     from bigvit.checkpoint.weights import Unfit
     from bigvit.data.bad import TooManyBad
@@ -127,10 +125,12 @@ def _train(
     from bigvit.data.loader import lost
     from bigvit.engines.build import meet_ranks
     from bigvit.engines.engine import NotFinite
-    from bigvit.engines.ranks import NotMet, connect, could_not_connect
-    from bigvit.engines.watch import Watch
-    from bigvit.loop import run
-    from bigvit.loss_guard import LossJumped
+    from bigvit.ranks.joining import NotMet, connect, could_not_connect
+    from bigvit.ranks.watching import Watch
+    from bigvit.training.ahead import RankFailed
+    from bigvit.training.alike import blind_to
+    from bigvit.training.loop import run
+    from bigvit.training.loss_guard import LossJumped
 
     try:
         ranks = meet_ranks(command.run)
@@ -243,7 +243,7 @@ def _refuse_early(message: str, rank: int) -> int:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if (ranks_here() or world) == world:
         return _refuse(message, rank)
-    from bigvit.engines.ranks import tell
+    from bigvit.ranks.joining import tell
 
     return _refuse(tell(message), int(os.environ["LOCAL_RANK"]))
 
@@ -299,7 +299,7 @@ def run_and_end() -> NoReturn:
     code = main()
     if "torch" not in sys.modules:
         sys.exit(code)
-    from bigvit.engines.ranks import end
+    from bigvit.ranks.joining import end
 
     end(code)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from bigvit import random
+from bigvit import keyed_random
 
 TRAIN_EACH, TEST_EACH = 50, 20
 SIDES = 80, 140  # pixels of a cut
@@ -35,7 +35,7 @@ def cut(photograph: NDArray[np.uint8], split: str, name: str, i: int) -> Image.I
     """The i-th image of a photograph's part for a split."""
     height, width, _ = photograph.shape
     first, last = (0, int(0.6 * width)) if split == "train" else (int(0.65 * width), width)
-    u, v, w = random.uniform(3, "photos", split, name, i)
+    u, v, w = keyed_random.uniform(3, "photos", split, name, i)
     side = min(SIDES[0] + int(u * (SIDES[1] - SIDES[0])), last - first, height)
     top, left = int(v * (height - side + 1)), first + int(w * (last - first - side + 1))
     return Image.fromarray(photograph[top : top + side, left : left + side])

@@ -1,6 +1,6 @@
 """One process that has imported all that a rank needs, and forks ranks where it is asked to.
 
-    python -u tests/warm.py deepspeed     # the word makes it a launcher to `bigvit.stopping`
+    python -u tests/warm.py deepspeed     # the word makes it a launcher to `bigvit.ranks.stopping`
 
 It reads one request a line, each a JSON, and forks for each what stands in for DeepSpeed's
 launcher: it forks the ranks of one host, writes a line with their process ids, and ends as the
@@ -26,12 +26,12 @@ from typing import Any, NoReturn
 GRACE = 30.0  # seconds between TERM and KILL, DeepSpeed's
 PR_SET_PDEATHSIG = 1
 MODULES = (
-    "bigvit.alike",
-    "bigvit.engines.deepspeed",
+    "bigvit.training.alike",
+    "bigvit.engines.deepspeed.engine",
     "bigvit.engines.single",
-    "bigvit.engines.watch",
+    "bigvit.ranks.watching",
     "bigvit.export",
-    "bigvit.loop",
+    "bigvit.training.loop",
     "bigvit.train",
     "deepspeed.runtime.zero.muon.original_muon",
     "sklearn.datasets",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bigvit.checkpoint.manifest import Damaged, Manifest, Piece, verify
 from bigvit.engines.engine import Engine
-from bigvit.engines.ranks import Ranks
+from bigvit.ranks.joining import Ranks
 
 log = logging.getLogger(__name__)
 

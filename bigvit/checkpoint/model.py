@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import Damaged, Manifest, read_manifest
-from bigvit.checkpoint.start import find_checkpoints
-from bigvit.engines.ranks import Ranks, alone
+from bigvit.checkpoint.run import find_checkpoints
+from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import recipe_from_json
 from bigvit.task import Task

@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 
 from bigvit.checkpoint.manifest import Damaged, Manifest, batch_of, verify
-from bigvit.checkpoint.start import MOST, checkpoints_of
-from bigvit.engines.ranks import Ranks
+from bigvit.checkpoint.run import MOST, checkpoints_of
+from bigvit.ranks.joining import Ranks
 
 LARGEST = 100.0  # root mean square of a model's weights; trained ones have 0.01 to 1
 GROWTH = 10.0  # times that it may have grown since the checkpoint before

@@ -14,7 +14,7 @@ from bigvit.checkpoint.containers import chosen, renamed, unwrapped
 from bigvit.checkpoint.manifest import Damaged, digest_of_file
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.pickled import TorchFile
-from bigvit.engines.ranks import Ranks, alone
+from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe.words import read_json
 
 EXPORTED, CONFIG = "model.safetensors", "config.json"

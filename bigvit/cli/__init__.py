@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bigvit import __version__
-from bigvit.arguments import Parser
 from bigvit.cli import models, pictures
+from bigvit.cli.arguments import Parser
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -156,13 +156,13 @@ def _diff(options: argparse.Namespace) -> None:
 
 
 def _stop(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.folder import ask_to_stop
+    from bigvit.training.run_folder import ask_to_stop
 
     print(ask_to_stop(options.path))
 
 
 def _status(options: argparse.Namespace) -> None:
-    from bigvit.checkpoint.folder import status_of
+    from bigvit.training.run_folder import status_of
 
     status = status_of(options.path)
     keys = ("state", "update", "exit_code", "time", "host", "process", "reason")
@@ -170,7 +170,7 @@ def _status(options: argparse.Namespace) -> None:
 
 
 def _hosts(options: argparse.Namespace) -> int:
-    from bigvit.hosts import answering, read_hostfile
+    from bigvit.hosts.hostfile import answering, read_hostfile
     from bigvit.recipe import layout
     from bigvit.recipe.parse import parse
 
@@ -196,7 +196,7 @@ def _hosts(options: argparse.Namespace) -> int:
 
 def _checkpoints(options: argparse.Namespace) -> None:
     from bigvit.checkpoint.manifest import batch_of, damage
-    from bigvit.checkpoint.start import checkpoints_of
+    from bigvit.checkpoint.run import checkpoints_of
 
     if not (options.path / "recipe.json").is_file():
         raise ValueError(f"{options.path} is not a run folder")
@@ -216,7 +216,7 @@ def _checkpoints(options: argparse.Namespace) -> None:
 
 def _verify(options: argparse.Namespace) -> None:
     from bigvit.checkpoint.manifest import STEP, Damaged, verify
-    from bigvit.checkpoint.start import checkpoints_of, find_checkpoint
+    from bigvit.checkpoint.run import checkpoints_of, find_checkpoint
 
     one = STEP.fullmatch(options.path.name) and options.path.is_dir()
     paths = [options.path] if one else checkpoints_of(options.path)
@@ -238,13 +238,13 @@ def _verify(options: argparse.Namespace) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from bigvit.launch import launch
+    from bigvit.hosts.launch import launch
 
     return launch(options.arguments)
 
 
 def _env(options: argparse.Namespace) -> None:
-    from bigvit.variables import NAMES, write_variables
+    from bigvit.hosts.environment import NAMES, write_variables
 
     path, variables, left_out = write_variables(options.given, options.interface)
     print(f"{path.absolute()}:")
@@ -255,12 +255,12 @@ def _env(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from bigvit.hosts import check_host, read_hostfile
+    from bigvit.hosts.hostfile import check_host, read_hostfile
     from bigvit.recipe.find import find_recipe
 
     slots = None if options.hostfile is None else read_hostfile(options.hostfile)
     recipe = None if options.recipe is None else find_recipe(options.recipe)[1]
-    from bigvit.doctor.examine import Visit, examine
+    from bigvit.hosts.doctor.examine import Visit, examine
 
     if options.master_addr is not None:
         check_host(options.master_addr, "--master-addr")

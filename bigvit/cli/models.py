@@ -55,7 +55,7 @@ def size_of(options: argparse.Namespace) -> int | tuple[int, int] | None:
 def run_folder_of(path: Path) -> Path:
     """The run folder that is meant, where a checkpoint of it may be named."""
     from bigvit.checkpoint.manifest import STEP
-    from bigvit.checkpoint.start import run_of
+    from bigvit.checkpoint.run import run_of
 
     return run_of(path) if STEP.fullmatch(path.name) else path
 
@@ -76,7 +76,7 @@ def data_root_of(options: argparse.Namespace, path: Path) -> Path | None:
 
 def refuse_no_checkpoint(path: Path) -> None:
     """Raise ValueError where there is nothing to read, before torch is imported."""
-    from bigvit.checkpoint.start import find_checkpoints
+    from bigvit.checkpoint.run import find_checkpoints
 
     find_checkpoints(path, most=1)
 

@@ -74,7 +74,7 @@ def _samples(options: argparse.Namespace) -> None:
         )
     run = Run(data_root=options.data_root)
     check_data(recipe.data, run)
-    from bigvit.samples import draw_samples
+    from bigvit.visualize.samples import draw_samples
 
     draw_samples(recipe, run, options.batch, count, options.out)
     print(options.out)
@@ -82,7 +82,7 @@ def _samples(options: argparse.Namespace) -> None:
 
 def _offsets(options: argparse.Namespace) -> None:
     refuse_no_checkpoint(options.path)
-    from bigvit.offsets import draw_offsets, guess
+    from bigvit.visualize.offsets import draw_offsets, guess
 
     root = data_root_of(options, options.path)
     guesses = guess(options.path, options.images, options.count, options.pairs, root)
@@ -95,20 +95,20 @@ def _offsets(options: argparse.Namespace) -> None:
 def _attention(options: argparse.Namespace) -> None:
     size, run = size_of(options), run_folder_of(options.path)
     refuse_no_checkpoint(options.path)
-    from bigvit import looks
-    from bigvit.attention import look
-    from bigvit.trained import trained
+    from bigvit.checkpoint.trained import trained
+    from bigvit.visualize import attention_page
+    from bigvit.visualize.attention import look
 
     model = trained(options.path, size, options.ema)
     found = look(model, options.images, options.layers)
     title = f"{run.resolve().name}, {model.checkpoint.name}"
-    print(looks.write(found, options.out or run / "attention", title))
+    print(attention_page.write(found, options.out or run / "attention", title))
 
 
 def _branches(options: argparse.Namespace) -> None:
     for path in options.paths:
         refuse_no_checkpoint(path)
-    from bigvit.branches import draw, ratios
+    from bigvit.visualize.branches import draw, ratios
 
     found = [
         each

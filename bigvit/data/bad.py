@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bigvit.data.batch import Batch
 from bigvit.data.sources import Source
-from bigvit.task import Batch
 
 LOST = 2  # the flag of a batch that a place has no image in
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.data import augment
+from bigvit.data.batch import Batch
 from bigvit.data.decode import BadImage, Unread
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
+from bigvit.ranks.stopping import SIGNALS
 from bigvit.recipe import Data, Images, Layout, Recipe, sides
-from bigvit.stopping import SIGNALS
-from bigvit.task import Batch
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 Draws = Callable[[int, tuple[int, int]], dict[str, Tensor]]
@@ -69,7 +69,7 @@ class _TrainImages(Dataset[Sample]):
             except BadImage:
                 bad.append(id)
                 key = ("replacement", self.seed, place.epoch, place.slot, attempt)
-                id = int(random.bits(1, *key)[0] % np.uint64(len(self.source)))
+                id = int(keyed_random.bits(1, *key)[0] % np.uint64(len(self.source)))
                 continue
             drawn = augment.draw(self.data, self.seed, place.epoch, place.slot, image.size)
             pixels = torch.from_numpy(augment.apply(image, drawn))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from bigvit import random
+from bigvit import keyed_random
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Sampler:
         epoch, within = divmod(number, self.batches_per_epoch)
         if epoch != self._epoch:  # an order of 14 million takes 2 to 3 s: kept for the epoch
             self._epoch = epoch
-            self._order = random.permutation(self.images, "order", self.seed, epoch)
+            self._order = keyed_random.permutation(self.images, "order", self.seed, epoch)
         slots = np.arange(within * self.batch_size, (within + 1) * self.batch_size)
         slots = slots[np.argsort(slots % self.repeats, kind="stable")]
         return epoch, slots, self._order[slots // self.repeats]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from bigvit.engines.deepspeed.config import deepspeed_config
 from bigvit.engines.engine import Engine
-from bigvit.engines.ranks import Ranks, alone, connect, meet
-from bigvit.engines.sharding import deepspeed_config
+from bigvit.ranks.joining import Ranks, alone, connect, meet
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
 
@@ -27,7 +27,7 @@ def meet_ranks(run: Run) -> Ranks:
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks when it is imported
     # the slow import comes before the ranks wait for each other
-    from bigvit.engines.deepspeed_inside import prepare
+    from bigvit.engines.deepspeed.inside import prepare
 
     prepare()
     return meet(run.timeout)
@@ -63,7 +63,7 @@ def build_engine(
 
         engine: Engine = SingleEngine(build, recipe, ranks)
     else:
-        from bigvit.engines.deepspeed import DeepSpeedEngine
+        from bigvit.engines.deepspeed.engine import DeepSpeedEngine
 
         engine = DeepSpeedEngine(build, recipe, deepspeed_config(recipe, cut, run), ranks)
     fill(engine, initial or outline(recipe).initial_weight)

@@ -9,17 +9,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bigvit.engines.ranks import Ranks
-from bigvit.task import Batch, Task
+from bigvit.data.batch import Batch
+from bigvit.engines.norms import Norms
+from bigvit.ranks.joining import Ranks
+from bigvit.task import Task
 
 BuildTask = Callable[[], Task]
 """Builds the task. The engine calls it, so that it can choose where."""
 
 Check = Callable[[float], None]
 """Looks at an update's loss before it is applied, the same on every rank, and may raise."""
-
-Norms = dict[str, dict[str, float]]
-"""By block: norms of its gradient (before clipping), of its weights, of its LayerScales."""
 
 
 @dataclass(frozen=True)

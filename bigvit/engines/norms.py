@@ -8,8 +8,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from bigvit.engines.engine import Norms
-from bigvit.engines.ranks import Ranks
+from bigvit.ranks.joining import Ranks
+
+Norms = dict[str, dict[str, float]]
+"""By block: norms of its gradient (before clipping), of its weights, of its LayerScales."""
 
 KINDS = ("gradient", "weight", "layer_scale")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bigvit import optim
+from bigvit.data.batch import Batch
 from bigvit.engines.engine import (
     GRADIENT,
     BuildTask,
@@ -23,11 +24,11 @@ from bigvit.engines.engine import (
 )
 from bigvit.engines.loss_scale import LossScale
 from bigvit.engines.norms import Squares
-from bigvit.engines.ranks import Ranks
 from bigvit.optim.groups import parameter_groups
 from bigvit.optim.state import fresh_state, kinds, set_steps, steps
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe
-from bigvit.task import DTYPES, Batch
+from bigvit.task import DTYPES
 
 
 class SingleEngine:

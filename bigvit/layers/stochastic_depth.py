@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.layers.batch_norm import recomputing
 from bigvit.recipe import StochasticDepth
 
@@ -70,7 +70,7 @@ def draw(
     kept = np.array(depth.kept(branches))[:, None]
     dropped = np.empty((branches, stop - start), dtype=bool)
     for i, group in enumerate(range(start // size, stop // size)):
-        bits = random.bits(branches * size, "drop path", seed, number, group).reshape(
+        bits = keyed_random.bits(branches * size, "drop path", seed, number, group).reshape(
             branches, size
         )
         rank = bits.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
@@ -84,7 +84,7 @@ def _factors(depth: StochasticDepth, branches: int, seed: int, number: int, span
     drawn = range(start // size, -(-stop // size))
     u = np.concatenate(
         [
-            random.uniform(branches * size, "drop path", seed, number, group).reshape(
+            keyed_random.uniform(branches * size, "drop path", seed, number, group).reshape(
                 branches, size
             )
             for group in drawn

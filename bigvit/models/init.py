@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.norm import LayerNorm
@@ -31,7 +31,7 @@ def initial_weight(model: nn.Module, name: str, seed: int) -> Tensor:
 
 def generator(seed: int, name: str) -> torch.Generator:
     """What a parameter's initial value is drawn by."""
-    return torch.Generator().manual_seed(random.seed("init", seed, name))
+    return torch.Generator().manual_seed(keyed_random.seed("init", seed, name))
 
 
 def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,7 +12,7 @@ from timm.models.resnet import Bottleneck
 from timm.models.resnet import ResNet as TimmResNet
 from torch import Tensor, nn
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.stochastic_depth import recomputed
 from bigvit.models.backbone import Backbone
@@ -71,7 +71,7 @@ class ResidualNetwork(Backbone):
             return torch.zeros(self.get_parameter(name).shape)
         if isinstance(conv := self.get_submodule(module), nn.Conv2d):
             fan_out = conv.out_channels * math.prod(conv.kernel_size)
-            generator = torch.Generator().manual_seed(random.seed("init", seed, name))
+            generator = torch.Generator().manual_seed(keyed_random.seed("init", seed, name))
             return torch.randn(conv.weight.shape, generator=generator) * math.sqrt(2 / fan_out)
         return super().initial_weight(name, seed)
 

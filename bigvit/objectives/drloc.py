@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.layers.precision import wide
 from bigvit.layers.wide_linear import WideLinear
 from bigvit.models.output import TokenMap
@@ -46,7 +46,7 @@ def draw(
     start, stop = span
     drawn = np.stack(
         [
-            random.uniform(2 * sum(counts), "drloc", name, seed, number, position)
+            keyed_random.uniform(2 * sum(counts), "drloc", name, seed, number, position)
             for position in range(start, stop)
         ]
     )

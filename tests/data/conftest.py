@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bigvit.stopping import SIGNALS
+from bigvit.ranks.stopping import SIGNALS
 
 sys.path.insert(0, str(Path(__file__).parent))
 

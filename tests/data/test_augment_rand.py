@@ -15,7 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from timm.data import auto_augment, random_erasing
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.data.augment import Drawn, apply, erasing, rand_augment
 from bigvit.data.augment.erasing import Erased
 from bigvit.data.augment.rand_augment import Operation, Operations
@@ -110,7 +110,9 @@ def test_every_pixel_is_timms_given_the_same_draws(
         image = PHOTOGRAPHS[key % 2].crop((key, key, key + 91, key + 60))
         drawn = rand_augment.draw(augment, FILL, "bicubic", key)
         expected = image
-        uniforms = random.uniform(4 * augment.operations, "augment", key).reshape(-1, 4).tolist()
+        uniforms = (
+            keyed_random.uniform(4 * augment.operations, "augment", key).reshape(-1, 4).tolist()
+        )
         for which, whether, strength, sign in uniforms:
             # timm: skipped above the probability, turned round above one half
             scripted.uniforms, scripted.normal = [whether, 1 - sign], NormalDist().inv_cdf(strength)
@@ -223,7 +225,7 @@ def test_the_box_is_filled_with_normal_noise_in_normalised_space() -> None:
     erasing.apply(image, box)
     outside = image.copy()
     inside = outside[:, 30:150, 20:170]
-    raw = random.bits(3 * 150 * 120 // 4, "noise", 99)
+    raw = keyed_random.bits(3 * 150 * 120 // 4, "noise", 99)
     steps = np.array([int(word) >> shift & 0xFFFF for word in raw for shift in (0, 16, 32, 48)])
     for channel, values in enumerate(steps.reshape(3, -1)):
         mean, std = MEAN[channel], STD[channel]

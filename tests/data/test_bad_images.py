@@ -15,13 +15,14 @@ from torch import Tensor
 
 from bigvit.data import augment, loader
 from bigvit.data.bad import BadImages, TooManyBad, gather
+from bigvit.data.batch import Batch
 from bigvit.data.decode import BadImage
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source, open_source
-from bigvit.engines.ranks import alone
 from bigvit.evaluate import evaluate
+from bigvit.ranks.joining import alone
 from bigvit.recipe import layout
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 from bigvit.train import main
 
 OVERSUBSCRIBED = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -20,14 +20,15 @@ from bigvit.checkpoint.save import save
 from bigvit.checkpoint.weights import resample_positions
 from bigvit.cli import main
 from bigvit.data import augment
+from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches as batches_of
 from bigvit.data.sources import DigitsSource, Source, open_source
-from bigvit.engines.ranks import Ranks, alone
 from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import Counts, _read_labels, evaluate, evaluate_checkpoint
+from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Images
 from bigvit.recipe.store import to_json
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 TEST = 23
 HEAD = replace(RECIPE, model=replace(RECIPE.model, num_classes=12))

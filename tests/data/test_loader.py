@@ -11,11 +11,12 @@ import torch
 
 from bigvit.data import loader
 from bigvit.data.augment import apply, draw
+from bigvit.data.batch import Batch
 from bigvit.data.sources import DigitsSource, open_source
 from bigvit.layers.stochastic_depth import Kept, drops
 from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, layout
 from bigvit.recipes.digits import digits_vit
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 assert isinstance(digits_vit.data, Digits)
 RECIPE = replace(

@@ -15,9 +15,10 @@ import torch
 from pictures import DATA, RECIPE, jpegs, write_folders
 
 from bigvit.data import loader
+from bigvit.data.batch import Batch
 from bigvit.data.sources import open_source
 from bigvit.recipe import layout
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 ALONE = replace(
     RECIPE,

@@ -119,7 +119,7 @@ def test_what_looks_at_the_data_does_without(
     out = tmp_path / "samples.png"
     assert cli.main(["samples", f"{recipe}:photos", *args, "--out", str(out)]) == 0
     assert out.is_file()
-    from bigvit.doctor.facts import Question, gather
+    from bigvit.hosts.doctor.facts import Question, gather
 
     told = gather(Question(f"{recipe}:photos", str(root), str(tmp_path), None))
     assert told.data is not None and list(told.data) == ["train"]

@@ -14,13 +14,13 @@ from bigvit.cli import main
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
 from bigvit.engines.build import fill, outline
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
-from bigvit.offsets import draw_offsets, guess
+from bigvit.ranks.joining import alone
 from bigvit.recipe import CrossEntropy, DRLoc, layout
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json
 from bigvit.task import Task
+from bigvit.visualize.offsets import draw_offsets, guess
 
 LOSS = DRLoc(1.0, None, "absolute", "grid", 0.001, "last", True, 32, None, "mean", 64, 2)
 

@@ -15,8 +15,8 @@ from bigvit.checkpoint.save import save
 from bigvit.cli import main
 from bigvit.data import augment
 from bigvit.data.sources import open_source
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
+from bigvit.ranks.joining import alone
 from bigvit.recipe.store import to_json
 from bigvit.task import Task
 

@@ -11,7 +11,7 @@ from PIL import Image
 from bigvit.cli import main
 from bigvit.data.sources import open_source
 from bigvit.recipe import Mix, Run
-from bigvit.samples import draw_samples
+from bigvit.visualize.samples import draw_samples
 
 FILE = """
 import sys

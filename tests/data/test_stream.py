@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from bigvit.data.augment import apply, draw
+from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import Source, open_source
 from bigvit.recipe import Images, Mix, StochasticDepth, ThreeAugment, layout
 from bigvit.recipe.find import find_recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 PUBLISHED = find_recipe("deit3_b16_in1k_224")[1]
 assert isinstance(PUBLISHED.data, Images)

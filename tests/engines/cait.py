@@ -6,7 +6,7 @@ from pathlib import Path
 import tiny
 from launched import train
 
-from bigvit.engines.ranks import Ranks
+from bigvit.ranks.joining import Ranks
 
 RECIPES = {"adamw": tiny.cait_adamw, "lamb": tiny.cait_lamb}
 EVERY = [(name, stage) for name in RECIPES for stage in range(4)]

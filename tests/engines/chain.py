@@ -9,8 +9,9 @@ import tiny
 import xxhash
 from launched import train
 
-from bigvit.engines.ranks import Ranks
-from bigvit.task import Batch, Task
+from bigvit.data.batch import Batch
+from bigvit.ranks.joining import Ranks
+from bigvit.task import Task
 
 LEGS = (("zero3", 4), ("zero1", 8), ("zero2", 12), ("zero1", 16))  # `single` makes the rest
 RECIPES = {"adamw": tiny.adamw, "lamb": tiny.lamb}

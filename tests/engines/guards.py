@@ -20,12 +20,12 @@ from bigvit.engines import build
 from bigvit.engines.build import build_engine
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import NotFinite
-from bigvit.engines.ranks import Ranks
-from bigvit.loop import _given
-from bigvit.loss_guard import LossGuard, LossJumped
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Recipe, Run
 from bigvit.recipe.store import to_json
 from bigvit.task import Task
+from bigvit.training.loop import _given
+from bigvit.training.loss_guard import LossGuard, LossJumped
 
 STAGES = (0, 1, 2, 3)
 PRECISIONS = ("fp32", "bf16")

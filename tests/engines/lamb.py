@@ -18,7 +18,7 @@ from bigvit import optim
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
-from bigvit.engines.ranks import Ranks
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe, Run
 
 OFFLOAD = {"device": "cpu"}

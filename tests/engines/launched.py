@@ -9,12 +9,13 @@ import tiny
 import torch
 from torch import Tensor
 
-from bigvit.checkpoint.folder import RunFolder
-from bigvit.checkpoint.start import plan_start
-from bigvit.engines.ranks import Ranks
-from bigvit.loop import run
+from bigvit.data.batch import Batch
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Recipe, Run, layout
-from bigvit.task import Batch, Task
+from bigvit.task import Task
+from bigvit.training.loop import run
+from bigvit.training.run_folder import RunFolder
+from bigvit.training.start import plan_start
 
 
 def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:

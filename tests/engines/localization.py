@@ -6,7 +6,7 @@ from pathlib import Path
 import tiny
 from launched import train
 
-from bigvit.engines.ranks import Ranks
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import CvT, DRLoc, Recipe, ResNet, StochasticDepth, Swin, T2TViT
 
 STAGES = (2, 3)

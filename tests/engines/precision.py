@@ -17,7 +17,7 @@ from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
 from bigvit.engines.engine import NotFinite
-from bigvit.engines.ranks import Ranks
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import CrossEntropy, Run
 
 STAGES = (0, 1, 2, 3)

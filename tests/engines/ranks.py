@@ -28,8 +28,8 @@ from launched import InfiniteGradient, train  # noqa: E402
 from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, join_ranks  # noqa: E402
 from bigvit.engines.engine import NotFinite  # noqa: E402
-from bigvit.engines.ranks import Ranks, end  # noqa: E402
 from bigvit.evaluate import evaluate  # noqa: E402
+from bigvit.ranks.joining import Ranks, end  # noqa: E402
 from bigvit.recipe import Run  # noqa: E402
 
 STAGES = (0, 1, 2, 3)

@@ -9,15 +9,16 @@ from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import step_name
+from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import fill, outline
 from bigvit.engines.engine import mean_losses
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
-from bigvit.random import permutation
+from bigvit.keyed_random import permutation
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 Weights = dict[str, Tensor]
 Prepare = Callable[[SingleEngine], None]

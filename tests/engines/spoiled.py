@@ -16,7 +16,7 @@ import guards  # noqa: E402
 from launched import changed_losses  # noqa: E402
 
 from bigvit import train  # noqa: E402
-from bigvit.engines.ranks import alone  # noqa: E402
+from bigvit.ranks.joining import alone  # noqa: E402
 
 how, *rest = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
 here = replace(alone(), rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))

@@ -10,11 +10,11 @@ import test_lamb
 import tiny
 from reference import distance, train_single, trained
 
-from bigvit.checkpoint.folder import RunFolder
-from bigvit.checkpoint.start import plan_start
-from bigvit.engines.ranks import alone
-from bigvit.loop import run
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Command, Run
+from bigvit.training.loop import run
+from bigvit.training.run_folder import RunFolder
+from bigvit.training.start import plan_start
 
 ALLOWED = {"adamw": 10 * 3.5e-7, "lamb": 10 * test_lamb.YARDSTICK}
 

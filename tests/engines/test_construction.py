@@ -11,7 +11,7 @@ from guards import digests
 from launched import whole
 
 from bigvit.engines.build import build_engine, outline
-from bigvit.engines.ranks import alone
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Run
 from bigvit.task import Task
 

@@ -11,12 +11,12 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 from bigvit.data.loader import train_batches
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
-from bigvit.engines.ranks import alone
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Run
 from bigvit.recipes.digits import digits_vit
 

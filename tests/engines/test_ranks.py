@@ -8,8 +8,8 @@ import tiny
 import torch
 
 from bigvit.data.sources import DigitsSource
-from bigvit.engines.ranks import alone
 from bigvit.evaluate import evaluate
+from bigvit.ranks.joining import alone
 from bigvit.task import Task
 
 

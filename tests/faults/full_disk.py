@@ -13,8 +13,8 @@ import sys
 import traceback
 from typing import Any
 
-import bigvit.loop  # noqa: F401
 import bigvit.train
+import bigvit.training.loop  # noqa: F401
 from bigvit.data.sources import open_source
 from bigvit.recipes.digits import digits_vit
 

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from bigvit.arguments import Once
+from bigvit.cli.arguments import Once
 from bigvit.recipe import (
     AveragePooling,
     BranchScalar,

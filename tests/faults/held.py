@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import bigvit.train
-from bigvit.engines import ranks
+from bigvit.ranks import joining
 
 if os.environ["RANK"] == os.environ["HELD"]:
 
@@ -13,5 +13,5 @@ if os.environ["RANK"] == os.environ["HELD"]:
         print("held", flush=True)
         time.sleep(3600)
 
-    ranks.connect = held
+    joining.connect = held
 bigvit.train.run_and_end()

@@ -17,8 +17,8 @@ from typing import Any
 import torch.distributed as dist
 
 import bigvit.train
-from bigvit import loop
 from bigvit.data.sources import DigitsSource
+from bigvit.training import loop
 
 OURS = str(Path(bigvit.train.__file__).parent)
 phase, folder, *rest = sys.argv[1:]

@@ -61,8 +61,8 @@ def count() -> None:
 
 
 import bigvit.train  # noqa: E402
-from bigvit import loop  # noqa: E402
 from bigvit.checkpoint.save import Saver  # noqa: E402
+from bigvit.training import loop  # noqa: E402
 
 PLACES: dict[str, tuple[Any, str]] = {
     "start": (loop, "build_engine"),

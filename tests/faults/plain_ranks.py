@@ -20,8 +20,8 @@ import torch.distributed as dist
 from bigvit.checkpoint import save as saving
 from bigvit.checkpoint.save import NotSaved, Saver
 from bigvit.engines.engine import Slice
-from bigvit.engines.ranks import Ranks, end
-from bigvit.engines.watch import Watch
+from bigvit.ranks.joining import Ranks, end
+from bigvit.ranks.watching import Watch
 
 TIMEOUT = 4.0
 

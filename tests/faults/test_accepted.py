@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from small import TINY, content
 
-from bigvit.checkpoint.folder import RunFolder, status_of
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 from bigvit.cli import main as bigvit
 from bigvit.recipe.parse import parse
 from bigvit.train import main
+from bigvit.training.run_folder import RunFolder, status_of
 
 COMMAND = ("digits_vit", *TINY, "--engine", "single", "--workers", "0", "--run-dir")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small import TINY, content, differing
 
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 from bigvit.cli import main as bigvit
 from bigvit.train import main
 

@@ -16,7 +16,7 @@ import pytest
 from small import ROOT, TINY, differing
 
 from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 
 HERE = Path(__file__).parent
 UPDATES = 23

@@ -24,7 +24,7 @@ from small import ROOT, TINY
 
 from bigvit import cli, train
 from bigvit.checkpoint import manifest as manifests
-from bigvit.engines.sharding import ALLOWED, FILLED
+from bigvit.engines.deepspeed.config import ALLOWED, FILLED
 from bigvit.recipe import Recipe, Run
 from bigvit.recipe.bounds import BOUNDS, Bound, check_numbers
 from bigvit.recipe.check import check_recipe, check_run, check_training

@@ -19,8 +19,8 @@ import pytest
 from by_hand import free_port, listens
 from small import ROOT, differing, living, ranks_of
 
-from bigvit.checkpoint.folder import status_of
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
+from bigvit.training.run_folder import status_of
 
 pytestmark = pytest.mark.slow
 

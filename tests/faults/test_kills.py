@@ -12,7 +12,7 @@ import psutil
 import pytest
 from small import TINY, differing, living, ranks_of, start, wait_for
 
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 
 OPTIONS = ("--checkpoint-every", 10, "--workers", 1, "--log-every", 100)
 KILLS = 10  # at each stage through the launcher: slow, and half a minute of training

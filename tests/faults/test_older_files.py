@@ -11,7 +11,7 @@ from small import TINY
 from bigvit.checkpoint import manifest as manifests
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import read_manifest
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 from bigvit.cli import main as bigvit
 from bigvit.recipe.store import recipe_from_json
 from bigvit.train import main

@@ -12,7 +12,7 @@ import pytest
 from small import ROOT, TINY
 
 from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 
 EPOCH = ("--schedule.epochs", "1", "--schedule.warmup-epochs", "0", "--evaluate-every", "1")
 OPTIONS = ("--workers", "0", "--checkpoint-every", "3", "--log-every", "5", "--timeout", "60")

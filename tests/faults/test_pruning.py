@@ -10,7 +10,7 @@ from small import TINY, content
 
 from bigvit.checkpoint import retention
 from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 from bigvit.train import main
 
 EVERY = ("--checkpoint-every", "2", "--keep", "1", "--engine", "single", "--workers", "0")

@@ -14,9 +14,9 @@ import torch
 from by_hand import TINY, ByHand, Ended, free_port
 from small import content
 
-from bigvit.checkpoint.folder import status_of
 from bigvit.recipe.parse import parse
 from bigvit.task import Task
+from bigvit.training.run_folder import status_of
 
 SOON = 20
 

@@ -12,7 +12,7 @@ from small import ROOT, TINY, living, start, wait_for
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import batch_of
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 from bigvit.cli import main
 
 PHASES = ("start", "update", "evaluation", "save")

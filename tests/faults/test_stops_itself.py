@@ -9,7 +9,7 @@ from small import TINY
 
 from bigvit.checkpoint.manifest import read_manifest, step_name
 from bigvit.checkpoint.sound import newest_sound
-from bigvit.engines.ranks import alone
+from bigvit.ranks.joining import alone
 from bigvit.train import main
 
 EVERY = ("--engine", "single", "--workers", "0", "--log-every", "1")

@@ -13,7 +13,7 @@ import pytest
 from small import TINY, wait_for
 
 from bigvit.checkpoint.manifest import batch_of
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 
 pytestmark = pytest.mark.multihost
 

@@ -9,7 +9,7 @@ import pytest
 from cluster import Cluster, missing, two_nodes
 from small import TINY, differing, wait_for
 
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow]
 OPTIONS = ("--workers", 0, "--micro-batch", 8, "--log-every", 10, "--sharding", "zero1")

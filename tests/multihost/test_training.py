@@ -9,11 +9,11 @@ import pytest
 from reference import Reordered, distance
 
 from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.start import checkpoints_of
+from bigvit.checkpoint.run import checkpoints_of
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import fill, outline
-from bigvit.engines.ranks import alone
+from bigvit.ranks.joining import alone
 from bigvit.recipe import layout
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Task

@@ -12,7 +12,7 @@ import bigvit.train
 
 kind, _, rank = os.environ.get("TROUBLE", "").partition(" ")
 if rank == os.environ["RANK"]:
-    from bigvit.engines.deepspeed import DeepSpeedEngine
+    from bigvit.engines.deepspeed.engine import DeepSpeedEngine
 
     backward, batches = DeepSpeedEngine._backward, 0
 

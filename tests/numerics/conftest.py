@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
 from bigvit.layers.stochastic_depth import Kept, drops
 from bigvit.recipe import Recipe, StochasticDepth, layout
 from bigvit.recipe.find import find_recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 sys.path.insert(0, str(Path(__file__).parent))  # randomised.py
 

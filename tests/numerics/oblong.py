@@ -11,8 +11,8 @@ from randomised import randomised
 from torch import Tensor
 
 from bigvit.checkpoint.save import save
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Images, ImageSize, RandomResizedCrop, Recipe, StochasticDepth, ViT, sides
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json

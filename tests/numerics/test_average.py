@@ -10,7 +10,7 @@ import timm
 import torch
 
 from bigvit.checkpoint.model import read_checkpoint
-from bigvit.checkpoint.start import find_checkpoint
+from bigvit.checkpoint.run import find_checkpoint
 from bigvit.cli import main
 from bigvit.data.loader import test_batches as all_test_images
 from bigvit.data.sources import open_source

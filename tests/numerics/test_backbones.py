@@ -26,18 +26,7 @@ from bigvit.layers.sinusoid import sinusoid
 from bigvit.models import TokenMap
 from bigvit.objectives import DenseRelativeLocalization
 from bigvit.objectives.drloc import draw
-from bigvit.recipe import (
-    CvT,
-    DRLoc,
-    Model,
-    ResNet,
-    StochasticDepth,
-    Swin,
-    T2TViT,
-    ViT,
-    sides,
-    vit,
-)
+from bigvit.recipe import CvT, DRLoc, Model, ResNet, StochasticDepth, Swin, T2TViT, ViT, sides, vit
 
 NONE, GROUPS = StochasticDepth(rate=0.0, group=4), StochasticDepth(rate=0.3, group=4)
 SIZES: dict[str, tuple[Model, float, float, float]] = {

@@ -17,18 +17,13 @@ from PIL import Image
 from torch import Tensor
 
 from bigvit import models
-from bigvit.attention import attended, look
-from bigvit.branches import branch_ratios
-from bigvit.checkpoint.folder import RunFolder
-from bigvit.checkpoint.start import plan_start
+from bigvit.checkpoint.trained import trained
 from bigvit.checkpoint.weights import Fitted, fit, read_init
 from bigvit.cli import main
 from bigvit.data.sources import open_source
-from bigvit.engines.ranks import alone
 from bigvit.evaluate import evaluate_checkpoint
 from bigvit.export import export
-from bigvit.loop import run
-from bigvit.pictures import CIVIDIS, cividis, to_unit
+from bigvit.ranks.joining import alone
 from bigvit.recipe import (
     AveragePooling,
     CaiT,
@@ -47,7 +42,12 @@ from bigvit.recipe import (
     sides,
 )
 from bigvit.recipe.find import find_recipe
-from bigvit.trained import trained
+from bigvit.training.loop import run
+from bigvit.training.run_folder import RunFolder
+from bigvit.training.start import plan_start
+from bigvit.visualize.attention import attended, look
+from bigvit.visualize.branches import branch_ratios
+from bigvit.visualize.drawing import CIVIDIS, cividis, to_unit
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 1e-5

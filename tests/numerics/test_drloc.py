@@ -10,13 +10,14 @@ from literal_drloc import ABSOLUTE, VARIANTS, literal
 from torch import Tensor
 
 from bigvit import models
+from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
 from bigvit.models import TokenMap
 from bigvit.objectives import DenseRelativeLocalization
 from bigvit.objectives.drloc import draw, guessed, loss, offsets, pool
 from bigvit.recipe import CrossEntropy, DRLoc, Ramp, Recipe, layout
-from bigvit.task import DTYPES, Batch, Task
+from bigvit.task import DTYPES, Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 

@@ -17,18 +17,19 @@ from torch import Tensor
 from bigvit import models
 from bigvit.checkpoint.save import save
 from bigvit.cli import main
+from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches as all_test_images
 from bigvit.data.sources import open_source
 from bigvit.engines.ema import averaged
-from bigvit.engines.ranks import Ranks
 from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import evaluate
 from bigvit.export import export, timm_config
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import CvT, DRLoc, ResNet, StochasticDepth, Swin, T2TViT, ViT
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.store import to_json
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 

@@ -15,19 +15,12 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from bigvit.data.batch import Batch
+from bigvit.data.mix import draw, mix_images, mix_targets
 from bigvit.data.sampler import Sampler
-from bigvit.layers.mix import draw, mix_images, mix_targets
-from bigvit.recipe import (
-    Images,
-    ImageSize,
-    Mix,
-    RandomResizedCrop,
-    Recipe,
-    StochasticDepth,
-    sides,
-)
+from bigvit.recipe import Images, ImageSize, Mix, RandomResizedCrop, Recipe, StochasticDepth, sides
 from bigvit.recipe.find import find_recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 GROUPS = 20_000
 KS_BOUND = 1.95  # / sqrt(n): exceeded by one sample of a thousand

@@ -11,10 +11,11 @@ from timm.loss.cross_entropy import SoftTargetCrossEntropy
 from torch import Tensor
 
 from bigvit import objectives
+from bigvit.data.batch import Batch
 from bigvit.models import Output
 from bigvit.objectives.classification import binary_cross_entropy, cross_entropy
 from bigvit.recipe import BinaryCrossEntropy, CrossEntropy, Objective, Recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 

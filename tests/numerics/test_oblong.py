@@ -14,15 +14,15 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from bigvit import models
-from bigvit.attention import attended
+from bigvit.checkpoint.trained import trained
 from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init, resample_positions
 from bigvit.cli import main
 from bigvit.data.sources import open_source
-from bigvit.engines.ranks import alone
 from bigvit.evaluate import evaluate
 from bigvit.export import export
+from bigvit.ranks.joining import alone
 from bigvit.recipe import ImageSize
-from bigvit.trained import trained
+from bigvit.visualize.attention import attended
 
 ATOL = 1e-5
 

@@ -11,11 +11,12 @@ from timm.optim.lamb import Lamb as TimmLamb
 from torch import Tensor, nn
 
 from bigvit import optim
+from bigvit.data.batch import Batch
 from bigvit.optim import LAMB
 from bigvit.optim.groups import parameter_groups
 from bigvit.optim.state import MOMENTS, fresh_state, set_steps, steps
 from bigvit.recipe import AdamW, Lamb, Recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 

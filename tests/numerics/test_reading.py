@@ -21,9 +21,9 @@ from safetensors.torch import save_file
 from bigvit.checkpoint import manifest as manifests
 from bigvit.checkpoint.weights import Unfit, read_init
 from bigvit.cli import main
-from bigvit.engines.ranks import Ranks
-from bigvit.loop import _given
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, DRLoc, Recipe, Run
+from bigvit.training.loop import _given
 
 LOSS = DRLoc(0.5, None, "signed", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
 DRLOC = replace(recipe_of(32), objectives=(*recipe_of(32).objectives, LOSS))
@@ -148,8 +148,8 @@ def test_nor_does_a_training_start_from_it(doctored: Any, run: Path):
 def write_and_prune(run: Path, began: Any, ended: Any) -> None:
     """Save one small checkpoint after another, of which one is kept."""
     from bigvit.checkpoint.save import save
-    from bigvit.engines.ranks import alone
     from bigvit.engines.single import SingleEngine
+    from bigvit.ranks.joining import alone
     from bigvit.recipe.store import to_json
 
     recipe = recipe_of(32)

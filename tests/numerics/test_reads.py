@@ -10,10 +10,11 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.reads import counting
+from bigvit.data.batch import Batch
 from bigvit.engines.norms import Squares
-from bigvit.engines.ranks import alone
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 

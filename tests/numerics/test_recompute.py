@@ -9,15 +9,7 @@ from torch import Tensor
 from bigvit import models
 from bigvit.layers.stochastic_depth import drops
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import (
-    CaiT,
-    ClassAttention,
-    LayerScale,
-    Model,
-    ParallelViT,
-    StochasticDepth,
-    ViT,
-)
+from bigvit.recipe import CaiT, ClassAttention, LayerScale, Model, ParallelViT, StochasticDepth, ViT
 
 GROUPED = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
 TWO_MORE = ClassAttention(depth=2, keys="class and patches")

@@ -8,12 +8,9 @@ import torch
 from torch import Tensor
 
 from bigvit import models
-from bigvit.checkpoint.folder import RunFolder
 from bigvit.checkpoint.model import read_checkpoint
-from bigvit.checkpoint.start import plan_start
-from bigvit.engines.ranks import alone
-from bigvit.loop import run
 from bigvit.models import ClassAttentionTransformer
+from bigvit.ranks.joining import alone
 from bigvit.recipe import (
     BranchScalar,
     CaiT,
@@ -32,6 +29,9 @@ from bigvit.recipe import (
     layout,
 )
 from bigvit.recipe.find import find_recipe
+from bigvit.training.loop import run
+from bigvit.training.run_folder import RunFolder
+from bigvit.training.start import plan_start
 
 SECOND_STAGE = ClassAttention(depth=2, keys="class and patches")
 NO_DROP = StochasticDepth(rate=0.0, group=8)

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bigvit.data.batch import Batch
 from bigvit.engines.engine import NotFinite, StepInfo
-from bigvit.engines.ranks import Ranks
 from bigvit.engines.single import SingleEngine
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import AdamW, Lamb, Recipe
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 

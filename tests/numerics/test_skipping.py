@@ -11,15 +11,7 @@ from torch import Tensor
 
 from bigvit import models
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import (
-    CaiT,
-    ClassAttention,
-    LayerScale,
-    Model,
-    ParallelViT,
-    StochasticDepth,
-    ViT,
-)
+from bigvit.recipe import CaiT, ClassAttention, LayerScale, Model, ParallelViT, StochasticDepth, ViT
 
 BATCH = 24
 RELATIVE = 1e-6

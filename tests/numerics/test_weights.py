@@ -23,10 +23,10 @@ from bigvit import models
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.save import save
 from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init, resample_positions
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
 from bigvit.export import export
 from bigvit.models import ClassTokenTransformer
+from bigvit.ranks.joining import alone
 from bigvit.recipe import (
     Images,
     ImageSize,

@@ -16,9 +16,9 @@ from bigvit import models
 from bigvit.checkpoint.save import save
 from bigvit.checkpoint.weights import fit, read_init
 from bigvit.cli import main
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
 from bigvit.models import ClassTokenTransformer
+from bigvit.ranks.joining import alone
 from bigvit.recipe import ImageSize, sides
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bigvit.beside import Beside
-from bigvit.board import Board
 from bigvit.checkpoint import files
 from bigvit.checkpoint.files import append
+from bigvit.training.beside import Beside
+from bigvit.training.board import Board
 
 
 class Disk:

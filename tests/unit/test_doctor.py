@@ -6,12 +6,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from bigvit.cli import main
-from bigvit.doctor import facts
-from bigvit.doctor.compare import problems_of
-from bigvit.doctor.examine import _answer, _room
-from bigvit.doctor.facts import Facts
-from bigvit.doctor.meet import Meeting, meet
-from bigvit.hosts import Done
+from bigvit.hosts.doctor import facts
+from bigvit.hosts.doctor.compare import problems_of
+from bigvit.hosts.doctor.examine import _answer, _room
+from bigvit.hosts.doctor.facts import Facts
+from bigvit.hosts.doctor.meet import Meeting, meet
+from bigvit.hosts.hostfile import Done
 from bigvit.recipe.find import find_recipe
 
 SOUND = Facts(

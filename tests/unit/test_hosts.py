@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bigvit.cli import main
-from bigvit.hosts import Done, carried, read_hostfile, run_on
+from bigvit.hosts.hostfile import Done, carried, read_hostfile, run_on
 
 SSH = """#!/bin/sh
 echo "$@" >> "$SSH_LOG"

@@ -64,27 +64,76 @@ def of_ours(name: str) -> list[str]:
 def test_the_source_is_read() -> None:
     assert len(IMPORTS) > 40
     assert "bigvit.layers.attention" in IMPORTS["models/vit.py"]
-    assert "bigvit.random" in IMPORTS["data/augment/__init__.py"]
+    assert "bigvit.keyed_random" in IMPORTS["data/augment/__init__.py"]
     assert "bigvit.recipes" in IMPORTS["recipe/find.py"]
-    assert "deepspeed" in IMPORTS["engines/ranks.py"]
+    assert "deepspeed" in IMPORTS["engines/deepspeed/engine.py"]
 
 
-@pytest.mark.parametrize(
-    ("folder", "allowed"),
-    [
-        ("layers", ("layers", "recipe", "random")),
-        ("models", ("layers", "models", "recipe", "random")),
-        ("objectives", ("objectives", "models.output", "layers", "recipe", "random")),
-        ("optim", ("optim", "recipe", "task")),
-        ("data", ("data", "recipe", "random", "stopping", "task")),
-        ("engines", ("engines", "optim", "recipe", "task", "ds_configs")),
-        ("checkpoint", ("checkpoint", "engines.engine", "engines.ranks", "recipe", "task")),
-    ],
+ROOMS = (
+    *("ds_configs", "recipe", "keyed_random", "ranks", "layers", "models", "objectives", "data"),
+    *("task", "optim", "engines", "checkpoint", "evaluate", "export", "visualize", "training"),
+    *("train", "hosts", "cli"),
 )
-def test_a_folder_imports_only_what_lies_below_it(folder: str, allowed: tuple[str, ...]) -> None:
-    packages = [f"bigvit.{name}" for name in allowed]
-    for name in below(folder):
-        assert [module for module in of_ours(name) if not within(module, *packages)] == [], name
+"""From below upwards: a room imports what stands before it."""
+
+NOT_BELOW = {
+    "ranks": ("recipe",),
+    "layers": ("ranks",),
+    "models": ("ranks",),
+    "objectives": ("ranks",),
+    "data": ("layers", "models", "objectives"),
+    "optim": ("models", "layers", "objectives", "data", "ranks"),
+    "engines": ("models", "layers", "objectives"),
+    "checkpoint": ("models", "layers", "objectives", "data", "optim"),
+    "training": ("models", "layers", "objectives", "optim", "visualize", "export"),
+}
+"""Rooms that stand before one, and are no business of it."""
+
+
+def room_of(module: str) -> str:
+    """The room of a module of bigvit: models for bigvit.models.vit."""
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_stands_below_it(room: str) -> None:
+    here = [n for n in IMPORTS if n == f"{room}.py" or n.startswith(f"{room}/")]
+    allowed = {"", *ROOMS[: ROOMS.index(room) + 1]} - set(NOT_BELOW.get(room, ()))
+    for name in here:
+        rooms = {room_of(module): module for module in of_ours(name)}
+        found = {module for of, module in rooms.items() if of not in allowed}
+        assert found <= ({"bigvit.recipes"} if name == "recipe/find.py" else set()), name
+
+
+def test_every_file_is_in_a_room() -> None:
+    outside = ("recipes", "scripts", "__init__.py")
+    rooms = {name.split("/")[0].removesuffix(".py") for name in IMPORTS}
+    assert rooms - {name.removesuffix(".py") for name in outside} == set(ROOMS)
+
+
+def module_of(name: str) -> str:
+    """models/vit.py -> bigvit.models.vit; a package for its __init__."""
+    return "bigvit." + name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """Also by imports that wait until they are needed."""
+    inside = {module_of(name): of_ours(name) for name in IMPORTS if "recipes" not in name}
+    inside = {module: [m for m in found if m in inside] for module, found in inside.items()}
+    left = dict(inside)
+    while free := [m for m, found in left.items() if not set(found) & left.keys() - {m}]:
+        for module in free:
+            del left[module]
+    assert not left, f"these import each other in a circle, or stand on one: {sorted(left)}"
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    long = {name: text.count("\n") for name, text in SOURCES.items() if text.count("\n") > 400}
+    assert not long
+
+
+def test_at_most_six_files_stand_at_the_top() -> None:
+    assert len(list((ROOT / "bigvit").glob("*.py"))) <= 6
 
 
 def test_recipes_import_nothing_but_bigvit_recipe() -> None:
@@ -92,25 +141,19 @@ def test_recipes_import_nothing_but_bigvit_recipe() -> None:
         assert set(IMPORTS[name]) <= {"bigvit.recipe", "dataclasses"}, name
 
 
-def test_bigvit_recipe_imports_nothing_of_bigvit_but_itself() -> None:
-    for name in below("recipe"):
-        allowed = ["bigvit.recipe", *(["bigvit.recipes"] if name == "recipe/find.py" else [])]
-        assert [module for module in of_ours(name) if not within(module, *allowed)] == [], name
-
-
 def test_what_is_checked_before_torch_does_not_import_it() -> None:
     light = {
-        "cli/__init__.py",
-        "cli/models.py",
-        "cli/pictures.py",
-        "hosts.py",
-        "random.py",
+        *below("cli"),
+        "hosts/hostfile.py",
+        "keyed_random.py",
         "__init__.py",
         "checkpoint/files.py",
-        "checkpoint/folder.py",
         "checkpoint/manifest.py",
+        "checkpoint/run.py",
+        "training/run_folder.py",
+        "training/start.py",
         "data/check.py",
-        "engines/sharding.py",
+        "engines/deepspeed/config.py",
         *below("recipe", "recipes", "ds_configs"),
     }
     for name in light:
@@ -119,27 +162,24 @@ def test_what_is_checked_before_torch_does_not_import_it() -> None:
 
 
 def test_task_imports_models_objectives_and_recipes_only() -> None:
-    wanted = {"bigvit.layers.mix", "bigvit.models", "bigvit.objectives", "bigvit.recipe"}
-    assert set(of_ours("task.py")) == wanted
-
-
-def test_engines_never_import_models() -> None:
-    for name in below("engines"):
-        assert [m for m in IMPORTS[name] if within(m, "bigvit.models", "bigvit.layers")] == [], name
+    rooms = {room_of(module) for module in of_ours("task.py")}
+    assert rooms == {"data", "models", "objectives", "recipe"}
+    found = {module for module in of_ours("task.py") if room_of(module) == "data"}
+    assert found == {"bigvit.data.batch", "bigvit.data.mix"}
 
 
 def test_the_loop_knows_no_model_loss_or_engine_by_name() -> None:
     named = ("bigvit.models", "bigvit.layers", "bigvit.objectives", "bigvit.optim")
-    engines = ("bigvit.engines.single", "bigvit.engines.deepspeed", "deepspeed")
-    for name in ("loop.py", "train.py", "progress.py", "evaluate.py"):
+    engines = ("bigvit.engines.single", "bigvit.engines.deepspeed.engine", "deepspeed")
+    for name in ("training/loop.py", "train.py", "training/progress.py", "evaluate.py"):
         assert [m for m in IMPORTS[name] if within(m, *named, *engines)] == [], name
 
 
-def test_deepspeed_is_imported_by_its_engine_and_by_joining_ranks_only() -> None:
+def test_deepspeed_is_imported_by_its_engine_alone() -> None:
     found = {
         name for name, modules in IMPORTS.items() if any(within(m, "deepspeed") for m in modules)
     }
-    assert found == {"engines/deepspeed.py", "engines/deepspeed_inside.py", "engines/ranks.py"}
+    assert found == {"engines/deepspeed/engine.py", "engines/deepspeed/inside.py"}
 
 
 def test_only_scripts_start_training() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import bigvit
-from bigvit.doctor.examine import Visit, examine
-from bigvit.launch import _environment
+from bigvit.hosts.doctor.examine import Visit, examine
+from bigvit.hosts.launch import _environment
 
 NAMES = ("torch", "deepspeed", "psutil", "xxhash", "json", "runpy", "typing", "sitecustomize")
 BROKEN = "import os\nopen(os.path.join({folder!r}, __name__ + '.ran'), 'w')\nraise SystemExit(7)\n"

@@ -37,7 +37,7 @@ SHIM(fcntl64)
 OPEN = """
 import sys
 from pathlib import Path
-from bigvit.checkpoint.folder import RunFolder, status_of
+from bigvit.training.run_folder import RunFolder, status_of
 from bigvit.recipe.parse import parse
 
 command = parse(["digits_vit", *sys.argv[2:]])

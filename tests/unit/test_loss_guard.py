@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from bigvit.loss_guard import LossGuard, LossJumped
 from bigvit.recipe.parse import parse
+from bigvit.training.loss_guard import LossGuard, LossJumped
 
 
 def fed(jump: float, losses: list[float]) -> LossGuard:

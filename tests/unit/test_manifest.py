@@ -21,14 +21,15 @@ from bigvit.checkpoint.manifest import (
     step_name,
 )
 from bigvit.checkpoint.save import NotSaved, _tell, save
+from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
-from bigvit.engines.ranks import alone
 from bigvit.engines.single import SingleEngine
+from bigvit.ranks.joining import alone
 from bigvit.recipe import Recipe, layout
 from bigvit.recipe.store import to_json
 from bigvit.recipes.digits import digits_vit
-from bigvit.task import Batch, Task
+from bigvit.task import Task
 
 TINY = replace(
     digits_vit,

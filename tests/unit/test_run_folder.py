@@ -14,20 +14,21 @@ from typing import Any
 import pytest
 
 from bigvit import __version__
-from bigvit.checkpoint.folder import RunFolder, status_of
 from bigvit.checkpoint.manifest import Manifest, step_name, write_manifest
 from bigvit.checkpoint.retention import prune
-from bigvit.checkpoint.start import Start, checkpoints_of, find_checkpoint, plan_start
+from bigvit.checkpoint.run import checkpoints_of, find_checkpoint
 from bigvit.recipe import Recipe, Run
 from bigvit.recipe.parse import Command
 from bigvit.recipe.store import to_json
 from bigvit.recipes.digits import digits_vit
+from bigvit.training.run_folder import RunFolder, status_of
+from bigvit.training.start import Start, plan_start
 
 # opens the run folder argv[1]; says so; a child of it, like a worker, lives on
 HOLD = """
 import os, sys
 from pathlib import Path
-from bigvit.checkpoint.folder import RunFolder, status_of
+from bigvit.training.run_folder import RunFolder, status_of
 from bigvit.recipe import Run
 from bigvit.recipe.parse import Command
 from bigvit.recipes.digits import digits_vit

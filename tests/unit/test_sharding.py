@@ -9,7 +9,7 @@ import pytest
 from each import each_of
 
 from bigvit import ds_configs
-from bigvit.engines.sharding import deepspeed_config, offloads, read_sharding, stage_of
+from bigvit.engines.deepspeed.config import deepspeed_config, offloads, read_sharding, stage_of
 from bigvit.recipe import Lamb, Layout, Recipe, Run
 from bigvit.recipes.digits import digits_vit
 

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from bigvit.cli import main
-from bigvit.hosts import carried
-from bigvit.variables import write_variables
+from bigvit.hosts.environment import write_variables
+from bigvit.hosts.hostfile import carried
 
 
 @pytest.fixture(autouse=True)

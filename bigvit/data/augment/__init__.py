@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.data.augment import crop, erasing, rand_augment, shift, three_augment
 from bigvit.data.augment.crop import ResizedCrop, SimpleCrop
 from bigvit.data.augment.erasing import Erased
@@ -40,7 +40,7 @@ def draw(data: Data, seed: int, epoch: int, slot: int, size: tuple[int, int]) ->
         case Images():
             return Drawn(
                 crop.draw(data.crop, data.image_size, size, *place),
-                bool(random.uniform(1, "flip", *place)[0] < data.flip),
+                bool(keyed_random.uniform(1, "flip", *place)[0] < data.flip),
                 _draw_augment(data, *place),
                 erasing.draw(data, *place),
             )

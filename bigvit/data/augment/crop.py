@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.recipe import ImageSize, RandomResizedCrop, SimpleRandomCrop, sides
 
 WHOLE = 1 << 24  # pixels of a resized image up to which all of it is made, and not the crop alone
@@ -64,7 +64,9 @@ def _draw_resized(
     """
     low, high = crop.scale
     log_low, log_high = math.log(crop.ratio[0]), math.log(crop.ratio[1])
-    for area, ratio, x, y in random.uniform(4 * TRIES, "crop", *place).reshape(TRIES, 4).tolist():
+    for area, ratio, x, y in (
+        keyed_random.uniform(4 * TRIES, "crop", *place).reshape(TRIES, 4).tolist()
+    ):
         pixels = width * height * (low + (high - low) * area)
         ratio = math.exp(log_low + (log_high - log_low) * ratio)
         w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
@@ -89,7 +91,7 @@ def _draw_simple(
     """
     down, across = sides(size)
     w, h = _covering(down, across, width, height)
-    x, y = random.uniform(2, "crop", *place).tolist()
+    x, y = keyed_random.uniform(2, "crop", *place).tolist()
     left = int(x * (w + 2 * crop.padding - across + 1))
     top = int(y * (h + 2 * crop.padding - down + 1))
     return SimpleCrop(w, h, crop.padding, left, top, size, crop.interpolation)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.recipe import Images, sides
 
 AREA = (0.02, 1 / 3)  # range of the box's area, as a share of the image's
@@ -33,7 +33,7 @@ def draw(data: Images, *place: int) -> Erased | None:
     if data.erasing == 0:
         return None
     down, across = sides(data.image_size)
-    whether, *drawn = random.uniform(1 + 4 * TRIES, "erasing", *place).tolist()
+    whether, *drawn = keyed_random.uniform(1 + 4 * TRIES, "erasing", *place).tolist()
     if whether >= data.erasing:
         return None
     log_low, log_high = math.log(RATIO[0]), math.log(RATIO[1])
@@ -44,7 +44,7 @@ def draw(data: Images, *place: int) -> Erased | None:
         height, width = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
         if width < across and height < down:
             left, top = int(x * (across - width + 1)), int(y * (down - height + 1))
-            noise = random.seed("noise", *place)
+            noise = keyed_random.seed("noise", *place)
             return Erased(left, top, width, height, noise, data.mean, data.std)
     return None
 
@@ -58,7 +58,7 @@ def apply(image: NDArray[np.uint8], drawn: Erased) -> None:
     """
     count = len(image) * drawn.height * drawn.width
     # 16 bits a value: noise in 65,536 equally likely steps, far finer than the pixels' 256
-    raw = random.bits(-(-count // 4), "noise", drawn.noise).astype("<u8").view("<u2")[:count]
+    raw = keyed_random.bits(-(-count // 4), "noise", drawn.noise).astype("<u8").view("<u2")[:count]
     raw = raw.reshape(len(image), drawn.height, drawn.width)
     rows = slice(drawn.top, drawn.top + drawn.height)
     columns = slice(drawn.left, drawn.left + drawn.width)

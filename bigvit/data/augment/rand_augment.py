@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.data.augment.crop import RESAMPLING, Interpolation
 from bigvit.recipe import RandAugment
 
@@ -58,7 +58,7 @@ def draw(
     """
     count = augment.operations
     found: list[Operation] = []
-    drawn = random.uniform(4 * count, "augment", *place).reshape(count, 4).tolist()
+    drawn = keyed_random.uniform(4 * count, "augment", *place).reshape(count, 4).tolist()
     for which, whether, strength, sign in drawn:
         if whether < PROBABILITY:
             name = OPERATIONS[int(which * len(OPERATIONS))]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from bigvit import random
+from bigvit import keyed_random
 
 
 class Moved(NamedTuple):
@@ -17,7 +17,7 @@ class Moved(NamedTuple):
 
 def draw(pixels: int, *place: int) -> Moved:
     """Up to `pixels` in each direction, every shift equally likely."""
-    raw = random.bits(2, "augment", *place) % np.uint64(2 * pixels + 1)
+    raw = keyed_random.bits(2, "augment", *place) % np.uint64(2 * pixels + 1)
     return Moved(int(raw[0]) - pixels, int(raw[1]) - pixels)
 
 

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.recipe import ThreeAugment
 
 Choice = Literal["grayscale", "solarize", "blur"]
@@ -38,7 +38,7 @@ class Three(NamedTuple):
 
 def draw(augment: ThreeAugment, *place: int) -> Three:
     """One operation of three, equally likely, and jitter by factors within 1 +- its strength."""
-    which, where = random.uniform(2, "augment", *place).tolist()
+    which, where = keyed_random.uniform(2, "augment", *place).tolist()
     choice = CHOICES[int(which * len(CHOICES))]
     radius = RADII[0] + (RADII[1] - RADII[0]) * where if choice == "blur" else None
     return Three(choice, radius, _draw_jitter(augment.color_jitter, *place))
@@ -48,7 +48,7 @@ def _draw_jitter(strength: float, *place: int) -> tuple[Jitter, ...]:
     if strength == 0:
         return ()
     count = len(ENHANCEMENTS)
-    drawn = random.uniform(2 * count, "jitter", *place).tolist()
+    drawn = keyed_random.uniform(2 * count, "jitter", *place).tolist()
     factors, order = drawn[:count], drawn[count:]
     # torchvision: no factor below 0
     low, high = max(0.0, 1 - strength), 1 + strength

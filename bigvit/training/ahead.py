@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bigvit.engines.ranks import Ranks
-from bigvit.task import Batch
+from bigvit.data.batch import Batch
+from bigvit.ranks.joining import Ranks
 
 
 class RankFailed(Exception):

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bigvit.doctor.compare import problems_of, size
-from bigvit.doctor.facts import Facts, Question, standing
-from bigvit.doctor.meet import Meeting, Met
-from bigvit.doctor.reduce import Part
-from bigvit.hosts import Done, run_here, run_on
+from bigvit.hosts.doctor.compare import problems_of, size
+from bigvit.hosts.doctor.facts import Facts, Question, standing
+from bigvit.hosts.doctor.meet import Meeting, Met
+from bigvit.hosts.doctor.reduce import Part
+from bigvit.hosts.hostfile import Done, run_here, run_on
 from bigvit.recipe import Recipe, Run
 
 HERE = str(Path(__file__).parent)  # `python HERE facts` runs the module facts, wherever it starts

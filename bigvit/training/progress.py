@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from bigvit.beside import Beside
-from bigvit.board import Board
 from bigvit.checkpoint.files import write_json
-from bigvit.checkpoint.folder import CLASSES, RunFolder
+from bigvit.checkpoint.run import CLASSES
 from bigvit.engines.engine import StepInfo
 from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
+from bigvit.training.beside import Beside
+from bigvit.training.board import Board
+from bigvit.training.run_folder import RunFolder
 
 
 class Place(NamedTuple):

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from bigvit.checkpoint.folder import PACKAGES
 from bigvit.data.decode import BadImage
 from bigvit.data.index import describe
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
-from bigvit.engines.ranks import Ranks
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import digest
+from bigvit.training.run_folder import PACKAGES
 
 DECODED = 8  # images of the first batch that every host decodes
 SEEN = 10.0  # seconds in which a new file must be seen on every host

@@ -24,7 +24,6 @@ from bigvit.recipe.store import to_json
 from bigvit.recipe.words import read_json
 
 State = Literal["running", "done", "requeue", "error"]
-CLASSES = "classes.json"  # names of the classes, in a run folder
 STATUS = {
     "state": (str,),
     "update": (int,),
@@ -231,29 +230,6 @@ def status_of(path: Path) -> dict[str, Any]:
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} has no status yet, or status.json is damaged ({what})") from None
     return status
-
-
-def class_names(path: Path, count: int) -> list[str] | None:
-    """The names of a run's classes, where its folder says them.
-
-    Raises:
-        ValueError: the file there is damaged.
-    """
-    file = path / CLASSES
-    if not file.exists():
-        return None
-    try:
-        names = read_json(file)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is damaged ({error}); remove it, or mend it") from None
-    if not isinstance(names, list) or not all(type(name) is str for name in names):
-        raise ValueError(f"{file} is damaged: it is not a list of names; remove it, or mend it")
-    if not len(set(names)) == len(names) <= count:
-        raise ValueError(
-            f"{file} is damaged: {len(set(names))} different names of {len(names)}, for {count} "
-            "classes; remove it, or mend it"
-        )
-    return names
 
 
 def ask_to_stop(path: Path) -> str:

@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from bigvit.checkpoint.folder import class_names
-from bigvit.checkpoint.start import run_of
+from bigvit.checkpoint.run import class_names, run_of
+from bigvit.checkpoint.trained import Trained
 from bigvit.data import augment
 from bigvit.data.decode import image_of
 from bigvit.layers.attention import Attention
 from bigvit.layers.class_attention import ClassAttention
 from bigvit.models import ClassTokenTransformer, Output
 from bigvit.task import Task
-from bigvit.trained import Trained
 
 
 class Look(NamedTuple):

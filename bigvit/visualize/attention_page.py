@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from bigvit.attention import Look
-from bigvit.pictures import FLOATS, cividis, enlarged, page, to_unit
+from bigvit.visualize.attention import Look
+from bigvit.visualize.drawing import FLOATS, cividis, enlarged, page, to_unit
 
 SIDE = 160  # least height of a picture, pixels
 

@@ -10,7 +10,7 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from bigvit import random
+from bigvit import keyed_random
 from bigvit.recipe import ImageSize, Mix, sides
 
 Span = tuple[int, int]
@@ -41,7 +41,7 @@ def draw(mix: Mix, image_size: ImageSize, seed: int, number: int, span: Span) ->
 def _draw_group(
     mix: Mix, size: ImageSize, seed: int, number: int, group: int
 ) -> tuple[float, tuple[int, int, int, int], float]:
-    which, u, row, column = random.uniform(4, "mix", seed, number, group).tolist()
+    which, u, row, column = keyed_random.uniform(4, "mix", seed, number, group).tolist()
     cut = which < mix.switch if mix.mixup and mix.cutmix else bool(mix.cutmix)
     alpha = mix.cutmix if cut else mix.mixup
     if not alpha:

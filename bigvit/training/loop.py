@@ -9,29 +9,29 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from bigvit.ahead import Ahead, RankFailed, Told, raise_alike
-from bigvit.alike import compare_hosts
-from bigvit.checkpoint.folder import RunFolder
 from bigvit.checkpoint.load import fill, verified
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.save import NotSaved, Saver
 from bigvit.checkpoint.sound import newest_sound
-from bigvit.checkpoint.start import Refused, Start, refuse_changes
 from bigvit.checkpoint.weights import Unfit, fitted, read_init
 from bigvit.data.bad import BadImages, TooManyBad, gather
+from bigvit.data.batch import Batch
 from bigvit.data.index import shared
 from bigvit.data.loader import train_batches, workers_for
 from bigvit.data.sources import Source, open_splits
 from bigvit.engines.build import Initial, build_engine, outline
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
-from bigvit.engines.ranks import Ranks
 from bigvit.evaluate import Interrupted, evaluate
-from bigvit.loss_guard import LossGuard, LossJumped
-from bigvit.progress import Place, Progress
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Layout
 from bigvit.recipe.store import left_out, to_json
-from bigvit.task import Batch
+from bigvit.training.ahead import Ahead, RankFailed, Told, raise_alike
+from bigvit.training.alike import compare_hosts
+from bigvit.training.loss_guard import LossGuard, LossJumped
+from bigvit.training.progress import Place, Progress
+from bigvit.training.run_folder import RunFolder
+from bigvit.training.start import Refused, Start, refuse_changes
 
 Outcome = Literal["done", "requeue"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from bigvit.doctor.facts import Facts
+from bigvit.hosts.doctor.facts import Facts
 
 T = TypeVar("T")
 CLOCK = 2.0  # seconds that clocks may differ by

@@ -20,14 +20,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from bigvit.engines.ranks import (
-    DOCTOR,
-    OTHERS,
-    NotMet,
-    Ranks,
-    Whereabouts,
-    could_not_connect,
-)
+from bigvit.ranks.joining import DOCTOR, OTHERS, NotMet, Ranks, Whereabouts, could_not_connect
 
 BEAT = 2.0  # seconds between messages, at most
 GREETING = 5.0  # seconds that a new connection has to say which rank it is

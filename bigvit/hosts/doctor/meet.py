@@ -1,5 +1,5 @@
-"""Whether hosts can connect to each other: `python bigvit/doctor meet NAME '{"addresses": ...}'`
-listens on this host, tries every other, and prints one line of JSON."""
+"""Whether hosts can connect to each other: `python bigvit/hosts/doctor meet NAME
+'{"addresses": ...}'` listens on this host, tries every other, and prints one line of JSON."""
 
 import contextlib
 import json

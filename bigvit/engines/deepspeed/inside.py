@@ -26,11 +26,11 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
-from bigvit.engines.engine import Norms, Slice, buffer_slices
-from bigvit.engines.norms import Squares
-from bigvit.engines.ranks import Ranks
+from bigvit.engines.engine import Slice, buffer_slices
+from bigvit.engines.norms import Norms, Squares
 from bigvit.optim import LAMB, Segment, Shard
 from bigvit.optim.state import fresh_state, kinds, set_steps, steps
+from bigvit.ranks.joining import Ranks
 from bigvit.task import Task
 
 # what a rank holds of the master weights, by the class of DeepSpeed's wrapper

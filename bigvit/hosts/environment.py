@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-from bigvit.hosts import NAME, environment_files, import_path, in_files
+from bigvit.hosts.hostfile import NAME, environment_files, import_path, in_files
 
 KNOWN = {  # settings by how their names begin, each documented; never a key or a password
     "": "PATH PYTHONPATH LD_LIBRARY_PATH VIRTUAL_ENV OMP_NUM_THREADS DS_ACCELERATOR "

@@ -24,8 +24,8 @@ from types import FrameType
 
 import psutil
 
-from bigvit.hosts import check_host, import_path, in_files, read_hostfile
-from bigvit.stopping import SIGNALS
+from bigvit.hosts.hostfile import check_host, import_path, in_files, read_hostfile
+from bigvit.ranks.stopping import SIGNALS
 
 AGAIN = 1.0  # seconds between signals to the ranks
 ALIVE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"  # a dead host ends its ssh
@@ -133,8 +133,8 @@ def _environment(arguments: Sequence[str], hosts: bool) -> Iterator[dict[str, st
 
 def _ask_all(arguments: Sequence[str]) -> Path | None:
     """Ask a run to stop where it is read on every host: in its folder, once that is there."""
-    from bigvit.checkpoint.start import folder_of
     from bigvit.recipe.parse import parse
+    from bigvit.training.start import folder_of
 
     with contextlib.suppress(ValueError, OSError):
         file = folder_of(parse(arguments[_script(arguments) + 1 :])) / "stop"

@@ -1,5 +1,5 @@
-"""What a host is, said by itself: `python bigvit/doctor facts '{"recipe": ...}'` prints one line
-of JSON."""
+"""What a host is, said by itself: `python bigvit/hosts/doctor facts '{"recipe": ...}'` prints one
+line of JSON."""
 
 import time
 

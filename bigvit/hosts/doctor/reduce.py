@@ -1,4 +1,4 @@
-"""A timed all-reduce: `python bigvit/doctor reduce '{"first": ...}'` runs a host's ranks, and
+"""A timed all-reduce: `python bigvit/hosts/doctor reduce '{"first": ...}'` runs a host's ranks, and
 the first of all prints one line of JSON."""
 
 import json

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from bigvit.checkpoint.manifest import Damaged
-from bigvit.checkpoint.start import checkpoints_of, run_of
+from bigvit.checkpoint.run import checkpoints_of, run_of
+from bigvit.checkpoint.trained import trained
 from bigvit.data.loader import test_batches
 from bigvit.data.sources import open_source
 from bigvit.models import ClassTokenTransformer
-from bigvit.pictures import Curve, page, plot
-from bigvit.trained import trained
+from bigvit.visualize.drawing import Curve, page, plot
 
 log = logging.getLogger(__name__)
 

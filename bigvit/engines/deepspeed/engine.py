@@ -12,7 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bigvit import optim
-from bigvit.engines import deepspeed_inside
+from bigvit.data.batch import Batch
+from bigvit.engines.deepspeed import inside
+from bigvit.engines.deepspeed.config import offloads, stage_of
 from bigvit.engines.engine import (
     GRADIENT,
     BuildTask,
@@ -24,11 +26,9 @@ from bigvit.engines.engine import (
     not_finite,
 )
 from bigvit.engines.loss_scale import LossScale
-from bigvit.engines.ranks import Ranks
-from bigvit.engines.sharding import offloads, stage_of
 from bigvit.optim.groups import parameter_groups
+from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe
-from bigvit.task import Batch
 
 
 class DeepSpeedEngine:
@@ -46,7 +46,7 @@ class DeepSpeedEngine:
             self.task = build()
         named = dict(self.task.named_parameters())
         trained = {name for name, p in named.items() if p.requires_grad}
-        whole = deepspeed_inside.whole_shape
+        whole = inside.whole_shape
         groups = parameter_groups(named, trained, self.task, recipe, whole)
         self.clip_norm = recipe.clip_norm
         self.loss_scale = LossScale(recipe.precision == "fp16")
@@ -58,7 +58,7 @@ class DeepSpeedEngine:
             config=config,
             dist_init_required=False,
         )
-        self.inside = deepspeed_inside.Inside(self.engine, self.task, ranks)
+        self.inside = inside.Inside(self.engine, self.task, ranks)
         # every stage calls this with the norm known and no weight changed yet
         self.inside.optimizer.register_step_pre_hook(self._before_step)
 

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import psutil
 
-from bigvit.stopping import ORPHANED, StopRequest, lives
+from bigvit.ranks.stopping import ORPHANED, StopRequest, lives
 
 LOOK = 0.5  # seconds between looks
 GATHER = 1.0  # seconds in which ranks that die are named together
@@ -179,6 +179,6 @@ class Starting:
         if self.told is not None:
             self.told(reason, code)
         if first and (ranks_here() or self.world) < self.world:
-            from bigvit.engines.ranks import tell_ended
+            from bigvit.ranks.joining import tell_ended
 
             tell_ended(reason, code)

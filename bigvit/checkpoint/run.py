@@ -1,0 +1,100 @@
+"""What others read of a run folder: its checkpoints, and its classes. No torch here."""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bigvit.checkpoint.manifest import STEP, checkpoints_in, damage, read_manifest
+from bigvit.recipe.words import read_json
+
+log = logging.getLogger(__name__)
+CLASSES = "classes.json"  # names of the classes, in a run folder
+MOST = 16  # checkpoints that a run looks at for a whole one
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """A run's checkpoints, oldest first."""
+    return checkpoints_in(folder / "checkpoints")
+
+
+def run_of(checkpoint: Path) -> Path:
+    """The run folder that a checkpoint lies in, if it was not copied elsewhere."""
+    return checkpoint.resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Found:
+    """Checkpoints at a path."""
+
+    whole: tuple[Path, ...]  # their files have their length; the newest few, newest first
+    damaged: tuple[str, ...]  # what is wrong with those newer than all of these
+
+
+def find_checkpoints(path: Path, most: int = MOST) -> Found:
+    """The checkpoint at a path, or the newest of the run folder there.
+
+    Raises:
+        ValueError: it is neither, or no checkpoint there is whole.
+    """
+    if STEP.fullmatch(path.name) and path.is_dir():
+        read_manifest(path)
+        return Found((path,), ())
+    if not path.is_dir():
+        raise ValueError(f"there is no run folder or checkpoint {path}")
+    if not (path / "recipe.json").is_file():
+        raise ValueError(f"{path} is neither a run folder nor a checkpoint of bigvit")
+    while True:
+        whole: list[Path] = []
+        damaged: list[str] = []
+        gone = False
+        for checkpoint in reversed(checkpoints_of(path)):
+            if len(whole) == most:
+                break
+            if not (reason := damage(checkpoint)):
+                whole.append(checkpoint)
+            elif not os.path.lexists(checkpoint):
+                gone = True  # it was pruned meanwhile, so there are newer ones
+            elif not whole:
+                damaged.append(reason)
+        if whole or not gone:
+            break
+    if not whole:
+        reasons = "".join(f"\n  {reason}" for reason in damaged)
+        raise ValueError(f"{path} holds no {'whole ' * bool(damaged)}checkpoint{reasons}")
+    return Found(tuple(whole), tuple(damaged))
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint at a path: the folder itself, or the newest whole one of a run folder.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = find_checkpoints(path, most=1)
+    for reason in found.damaged:
+        log.warning("%s; %s is taken instead", reason, found.whole[0])
+    return found.whole[0]
+
+
+def class_names(path: Path, count: int) -> list[str] | None:
+    """The names of a run's classes, where its folder says them.
+
+    Raises:
+        ValueError: the file there is damaged.
+    """
+    file = path / CLASSES
+    if not file.exists():
+        return None
+    try:
+        names = read_json(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is damaged ({error}); remove it, or mend it") from None
+    if not isinstance(names, list) or not all(type(name) is str for name in names):
+        raise ValueError(f"{file} is damaged: it is not a list of names; remove it, or mend it")
+    if not len(set(names)) == len(names) <= count:
+        raise ValueError(
+            f"{file} is damaged: {len(set(names))} different names of {len(names)}, for {count} "
+            "classes; remove it, or mend it"
+        )
+    return names

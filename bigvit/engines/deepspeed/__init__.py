@@ -1,0 +1,1 @@
+"""DeepSpeed: the engine, what it reads of DeepSpeed's insides, and its configuration."""

@@ -1,0 +1,1 @@
+"""The run: where it starts, its loop, what it tells the world, how it stops."""

@@ -1,0 +1,1 @@
+"""Looking inside a trained model, and at what it is trained on."""
