@@ -113,8 +113,8 @@ def test_an_older_checkpoint_is_evaluated_and_exported(runs, tmp_path, capsys, c
 
 
 # a run on two ranks at ZeRO-3, with LAMB, an average and a head of its own, as it was left when it
-# was written down (tests/faults/before/), and how it went on then
-BEFORE = Path(__file__).with_name("before")
+# was written down (tests/faults/older_run/), and how it went on then
+BEFORE = Path(__file__).with_name("older_run")
 DIGESTS = {"": "7b31cfa50d6643c1305458a739929998", "--ema": "a17f3a1336e86af3d75c1a0281814273"}
 
 

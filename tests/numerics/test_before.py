@@ -1,9 +1,9 @@
-"""Initial weights and all that is drawn are what they were when `before.py` wrote them down."""
+"""Initial weights and all that is drawn are what they were when `numbers_before.py` wrote them down."""
 
 import json
 
 import pytest
-from before import FILE, built_from, drawn, layout, sums
+from numbers_before import FILE, built_from, drawn, layout, sums
 
 from bigvit.recipe.find import all_recipes
 

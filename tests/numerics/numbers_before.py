@@ -1,6 +1,6 @@
 """Numbers that later versions must not change: initial weights, and all that is drawn.
 
-    python tests/numerics/before.py     # records them anew; CHANGELOG.md then says why
+    python tests/numerics/numbers_before.py     # records them anew; CHANGELOG.md then says why
 
 Weights are compared by sums, as another processor rounds their last bits differently; what is drawn
 is whole numbers and raw bits, and compared exactly.
