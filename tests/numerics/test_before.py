@@ -1,4 +1,4 @@
-"""Initial weights and all that is drawn are what they were when `numbers_before.py` wrote them down."""
+"""Initial weights and all that is drawn are what they were when numbers_before.py wrote them."""
 
 import json
 
