@@ -288,7 +288,7 @@ def test_localization_is_its_equation_on_every_backbone(
         pairs = draw(drloc, [grid for _, grid in maps], "drloc", 0, 0, (0, 4))
         output = model(images, draws, every_block=blocks == "all")
         seen = output.blocks if blocks == "all" else [TokenMap(output.tokens, output.grid)]
-        values = head(seen, pairs), literal(drloc, head, list(seen), pairs)
+        values = head.of_maps(seen, pairs), literal(drloc, head, list(seen), pairs)
         torch.testing.assert_close(*values, rtol=1e-6, atol=1e-9)
         gradients, expected = (
             torch.autograd.grad(
