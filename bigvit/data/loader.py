@@ -19,6 +19,7 @@ from bigvit.data.decode import BadImage, Unread
 from bigvit.data.mix import draw
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
+from bigvit.ranks.launched import launched
 from bigvit.ranks.stopping import SIGNALS
 from bigvit.recipe import Data, Images, Layout, Recipe, sides
 
@@ -151,8 +152,7 @@ def workers_for(workers: int | None) -> int:
     """Data processes of this rank: as asked, or what its share of the host's cores allows."""
     if workers is not None:
         return workers
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1")))
-    return max(0, min(12, len(os.sched_getaffinity(0)) // ranks_here - 1))
+    return max(0, min(12, len(os.sched_getaffinity(0)) // (launched().here or 1) - 1))
 
 
 def _stream(
