@@ -31,7 +31,8 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""
-        return Batch(*_moved(tuple(self), device))._replace(bad=self.bad)
+        rest = {name: value for name, value in self._asdict().items() if name != "bad"}
+        return Batch(bad=self.bad, **_moved(rest, device))
 
 
 def _moved(value: Any, device: torch.device) -> Any:

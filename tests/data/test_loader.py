@@ -11,7 +11,8 @@ import torch
 
 from bigvit.data import loader
 from bigvit.data.augment import apply, draw
-from bigvit.data.batch import Batch
+from bigvit.data.batch import Batch, Draws
+from bigvit.data.mix import MixDraws
 from bigvit.data.sources import DigitsSource, open_source
 from bigvit.layers.stochastic_depth import Kept, drops
 from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, layout
@@ -170,6 +171,22 @@ def test_training_batches_have_the_types_that_a_task_takes(
     assert batch.valid.dtype == torch.bool and bool(batch.valid.all())
     assert (drawn(batch)["kept"].dtype, drawn(batch)["kept"].shape) == (torch.int64, (2, 40))
     assert (batch.bad.dtype, batch.bad.shape) == (torch.int64, (0,))
+
+
+def test_a_batch_moves_with_all_that_was_drawn_but_what_is_bad(
+    straight: list[list[Batch]],
+) -> None:
+    weights = torch.ones(40)
+    mix = MixDraws(weights, torch.zeros(40, 4, dtype=torch.int64), weights)
+    pairs = ((), (weights, weights))
+    one = straight[0][0]
+    draws = Draws({"kept": [weights, 1.5]}, pairs)
+    moved = one._replace(mix=mix, draws=draws).to(torch.device("meta"))
+    assert moved.mix is not None and moved.draws is not None
+    (kept, scale), (nothing, both) = moved.draws.model["kept"], moved.draws.objectives
+    assert scale == 1.5 and nothing == () and isinstance(moved.mix, MixDraws)
+    assert all(each.is_meta for each in (moved.images, moved.targets, *moved.mix, kept, *both))
+    assert not moved.bad.is_meta and moved.number == one.number
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])

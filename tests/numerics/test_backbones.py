@@ -335,7 +335,7 @@ def test_it_trains_with_localization_on_real_digits(name: str):
         pixels = np.kron(SCANS["images"][chosen] / 8 - 0.6, np.ones((4, 4)))
         output = model(torch.from_numpy(pixels).float()[:, None], {})
         pairs = draw(drloc, [output.grid], "drloc", 0, number, (0, 32))
-        where = head([TokenMap(output.tokens, output.grid)], pairs)
+        where = head.of_maps([TokenMap(output.tokens, output.grid)], pairs)
         loss = F.cross_entropy(output.logits, torch.from_numpy(SCANS["target"][chosen]))
         optimizer.zero_grad()
         (loss + where).backward()
