@@ -24,7 +24,7 @@ from bigvit.models.backbone import Backbone
 from bigvit.models.output import Output, TokenMap
 from bigvit.models.swin import staged_layer_id
 from bigvit.recipe import CvT, ImageSize
-from bigvit.recipe.backbones import SPLITS
+from bigvit.recipe.models.t2t_vit import SPLITS
 
 EPS = 1e-5
 Grid = tuple[int, int]

@@ -24,7 +24,7 @@ from bigvit.layers.stochastic_depth import Drop, add_branches, drops
 from bigvit.models.backbone import Backbone
 from bigvit.models.output import Output, TokenMap
 from bigvit.recipe import ImageSize, T2TViT
-from bigvit.recipe.backbones import SPLITS
+from bigvit.recipe.models.t2t_vit import SPLITS
 
 EPS = 1e-5
 
