@@ -17,7 +17,7 @@ from typing import NoReturn, TextIO
 
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.data.check import check_data
-from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
+from bigvit.engines import check as engines
 from bigvit.ranks.starting import Starting, ranks_here
 from bigvit.ranks.stopping import StopRequest
 from bigvit.recipe import Command, Layout, layout
@@ -64,10 +64,6 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
         ValueError: says what was given, what is allowed and what to do.
     """
     recipe, run = command.recipe, command.run
-    if run.engine == "single" and world > 1:
-        raise ValueError(
-            f"--engine single is one process, not {world}; leave it out, or use one rank"
-        )
     if run.evaluate_ema and recipe.ema is None:
         raise ValueError(
             "--evaluate-ema: this recipe keeps no average of the weights (ema is None); leave it "
@@ -78,14 +74,7 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
             "--evaluate-ema: this recipe has no test images (data.test_images 0); leave it out"
         )
     cut = layout(recipe, world, run.micro_batch)
-    if run.engine == "deepspeed":
-        config = deepspeed_config(recipe, cut, run)
-        if run.compile and stage_of(config) == 3:
-            raise ValueError(
-                f"--compile with --sharding {run.sharding}: DeepSpeed's hooks gather weights "
-                "between the layers at stage 3, and every update would compile them again; use "
-                "stage 2 or lower, or leave --compile out"
-            )
+    engines.check(recipe, cut, run)
     check_data(recipe.data, run)
     start = plan_start(command)
     if start.checkpoint is None:
@@ -150,17 +139,15 @@ def _train(
         return _refuse(reason, int(os.environ["LOCAL_RANK"]), CRASHED)
     folder, problem = None, ""
     code, reason = BAD_INPUT, ""
-    on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
     try:
-        if command.recipe.precision == "fp16" and on_cpu:
-            problem = "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here"
-        elif ranks.rank == 0:
-            try:
+        try:
+            engines.check_device(command.recipe, command.run, ranks.device.type)
+            if ranks.rank == 0:
                 folder = opened = RunFolder(start.folder, command, ranks.world)
                 stop.asked_by_file = lambda: opened.asked_to_stop
                 watch.on_end = lambda why, code: opened.say(_state(code), code, why)
-            except ValueError as error:
-                problem = str(error)
+        except ValueError as error:
+            problem = str(error)
         if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
             problem = f"--run-dir {start.folder}: {blind}"
         stopped = folder is not None and folder.asked_to_stop

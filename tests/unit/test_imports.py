@@ -153,6 +153,7 @@ def test_what_is_checked_before_torch_does_not_import_it() -> None:
         "training/run_folder.py",
         "training/start.py",
         "data/check.py",
+        "engines/check.py",
         "engines/deepspeed/config.py",
         *below("recipe", "recipes", "ds_configs"),
     }
