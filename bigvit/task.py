@@ -29,7 +29,8 @@ class Task(nn.Module):
         for name, item in zip(self.names, recipe.objectives, strict=True):
             if head := objectives.head(item, recipe.model, recipe.data.image_size):
                 self.heads[name] = head
-        self.every_block = any(map(objectives.every_block, recipe.objectives))
+        every = any(map(objectives.every_block, recipe.objectives))
+        self.wanted = range(recipe.model.depth) if every else ()
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -67,7 +68,7 @@ class Task(nn.Module):
         if predict:
             return {"logits": self.predict(batch)}
         images, targets = self.inputs(batch)
-        output = self.model(self._to_model(images), batch.draws, self.every_block)
+        output = self.model(self._to_model(images), batch.draws, self.wanted)
         return {
             name: self._loss(name, objective, output, targets, batch)
             for name, objective in zip(self.names, self.recipe.objectives, strict=True)

@@ -4,7 +4,6 @@ Shapes: B images, N positions of a grid h x w, D channels.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from torch import Tensor, nn
 from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.stochastic_depth import recomputed
-from bigvit.models.backbone import Backbone
-from bigvit.models.output import Output, TokenMap
+from bigvit.models.backbone import Backbone, Walk
+from bigvit.models.output import Features, TokenMap
 from bigvit.recipe import ImageSize, ResNet
 
 
@@ -39,24 +38,19 @@ class ResidualNetwork(Backbone):
         for block in self.all_blocks():
             block.recompute = False
 
-    def forward(
-        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
-    ) -> Output:
-        """Args:
-        images: (B, C, H, W), normalised.
-        draws: nothing.
-        every_block: whether each block's channels are wanted.
-        """
+    def features(self, images: Tensor, walk: Walk) -> Features:
         stem: Any = self
         x_BDhw = stem.maxpool(stem.act1(stem.bn1(stem.conv1(images))))
-        maps: list[TokenMap] = []
-        for block in self.all_blocks():
+        for i, block in enumerate(self.all_blocks()):
             x_BDhw = recomputed(block, x_BDhw) if block.recompute else block(x_BDhw)
-            if every_block:
-                maps.append(_tokens(x_BDhw))
+            if i in walk.wanted:
+                walk.maps.append(_tokens(x_BDhw))
         tokens, grid = _tokens(x_BDhw)
-        mean = tokens.mean(dim=1)
-        return Output(stem.fc(mean), tokens, grid, mean, tuple(maps))
+        return Features(tokens, grid, None, tuple(walk.maps), tokens)
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """(B, D) -> logits (B, K)."""
+        return self.get_submodule("fc")(pooled)
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""

@@ -196,7 +196,7 @@ def test_a_task_adds_the_weighted_loss_and_trains_its_head(tiny: Recipe, batches
     (batch,) = next(batches(recipe, 1))
     losses = task(batch)
     images, _ = task.inputs(batch)
-    output = task.model(images, batch.draws, every_block=True)
+    output = task.model(images, batch.draws, range(tiny.model.depth))
     one = task.heads["drloc_0"](
         [TokenMap(output.tokens, output.grid)], [batch.draws["drloc_0_pairs_0"]]
     )
@@ -227,7 +227,7 @@ def test_each_blocks_tokens_are_the_blocks_own_though_blocks_change_the_stream(t
     taken: list[Tensor] = []
     for block in model.blocks:
         block.register_forward_hook(lambda _m, _i, x: taken.append(x[:, 1:].detach().clone()))
-    output = model(images, draws, every_block=True)
+    output = model(images, draws, range(2))
     assert len(output.blocks) == len(taken) == 2
     for (tokens, grid), wanted in zip(output.blocks, taken, strict=True):
         assert torch.equal(tokens, wanted) and grid == (4, 4)
