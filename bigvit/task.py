@@ -41,7 +41,8 @@ class Task(nn.Module):
     def initial_weight(self, name: str) -> Tensor:
         """What a parameter is at first, or a buffer of `statistics`; float32."""
         if name.startswith("model."):
-            return self.model.initial_weight(name.removeprefix("model."), self.recipe.seed)
+            name = name.removeprefix("model.")
+            return models.initial_weight(self.model, name, self.recipe.seed)
         return models.initial_weight(self, name, self.recipe.seed)
 
     def statistics(self) -> dict[str, Tensor]:

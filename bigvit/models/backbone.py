@@ -92,11 +92,7 @@ class Backbone(nn.Module, ABC):
     def init_weights(self, seed: int) -> None:
         """Initialise in place; the same weights for the same seed, wherever it is built."""
         for name, parameter in self.named_parameters():
-            parameter.copy_(self.initial_weight(name, seed))
-
-    def initial_weight(self, name: str, seed: int) -> Tensor:
-        """What `init_weights` would give a parameter, float32."""
-        return initial_weight(self, name, seed)
+            parameter.copy_(initial_weight(self, name, seed))
 
     def takes(self, name: str) -> bool:
         """Whether a parameter starts from given weights, where there are some."""

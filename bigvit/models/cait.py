@@ -23,7 +23,6 @@ from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.layers.talking_heads import TalkingHeads
 from bigvit.models.backbone import Walk
 from bigvit.models.fixup import fixup, t_fixup
-from bigvit.models.init import generator
 from bigvit.models.output import Features
 from bigvit.models.vit import ClassTokenTransformer
 from bigvit.recipe import (
@@ -127,19 +126,18 @@ class ClassAttentionTransformer(ClassTokenTransformer):
     def _class_tokens(self, count: int) -> Tensor:
         return wide(self.cls_token).expand(count, -1, -1)
 
-    def initial_weight(self, name: str, seed: int) -> Tensor:
-        """What `init_weights` would give a parameter, float32."""
+    def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
+        """By what multiplies the branches: their factors, and Fixup's and T-Fixup's weights."""
         if ".gamma_" in name:
-            value = torch.zeros(self.get_parameter(name).shape)
-            return initial_factors(self.residual, value, generator(seed, name))
-        weight, blocks = super().initial_weight(name, seed), len(self.all_blocks())
+            return initial_factors(self.residual, value, generator)
+        blocks = len(self.all_blocks())
         match self.residual:
             case Fixup():
-                return fixup(name, weight, 2 * blocks)
+                return fixup(name, value, generator, 2 * blocks)
             case TFixup():
-                return t_fixup(name, weight, blocks, generator(seed, name))
+                return t_fixup(name, value, generator, blocks)
             case _:
-                return weight
+                return None
 
     def takes(self, name: str) -> bool:
         """Whether a parameter starts from given weights."""

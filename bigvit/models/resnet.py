@@ -11,7 +11,6 @@ from timm.models.resnet import Bottleneck
 from timm.models.resnet import ResNet as TimmResNet
 from torch import Tensor, nn
 
-from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.stochastic_depth import recomputed
 from bigvit.models.backbone import Backbone, Walk
@@ -57,17 +56,16 @@ class ResidualNetwork(Backbone):
         stages = range(1, len(self.config.depths) + 1)
         return [block for i in stages for block in self.get_submodule(f"layer{i}").children()]
 
-    def initial_weight(self, name: str, seed: int) -> Tensor:
-        """What `init_weights` would give a parameter, float32: convolutions by their outputs
-        (arXiv:1502.01852), the last norm of a branch 0, so that a block begins as its shortcut."""
+    def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Convolutions by their outputs (arXiv:1502.01852); the last norm of a branch with 0, so
+        that a block begins as its shortcut."""
         module, _, own = name.rpartition(".")
         if module.endswith(".bn3") and own == "weight":
-            return torch.zeros(self.get_parameter(name).shape)
+            return value
         if isinstance(conv := self.get_submodule(module), nn.Conv2d):
             fan_out = conv.out_channels * math.prod(conv.kernel_size)
-            generator = torch.Generator().manual_seed(keyed_random.seed("init", seed, name))
-            return torch.randn(conv.weight.shape, generator=generator) * math.sqrt(2 / fan_out)
-        return super().initial_weight(name, seed)
+            return value.normal_(generator=generator).mul_(math.sqrt(2 / fan_out))
+        return None
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: none."""
