@@ -39,7 +39,8 @@ class Task(nn.Module):
     def initial_weight(self, name: str) -> Tensor:
         """What a parameter is at first, or a buffer of `statistics`; float32."""
         if name.startswith("model."):
-            return self.model.initial_weight(name.removeprefix("model."), self.recipe.seed)
+            name = name.removeprefix("model.")
+            return models.initial_weight(self.model, name, self.recipe.seed)
         return models.initial_weight(self, name, self.recipe.seed)
 
     def statistics(self) -> dict[str, Tensor]:
@@ -66,7 +67,7 @@ class Task(nn.Module):
         if isinstance(inputs, Tensor):
             return {"logits": self.predict(inputs)}
         images, targets, draws, number = inputs
-        output = self.model(self._to_model(images), draws.model, bool(self.wanted))
+        output = self.model(self._to_model(images), draws.model, self.wanted)
         epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
         return {
             name: objective.weighted(objective(output, targets, drawn), epoch, epochs)

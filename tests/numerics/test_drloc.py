@@ -204,12 +204,14 @@ def test_a_task_adds_the_weighted_loss_and_trains_its_head(tiny: Recipe, batches
     (batch,) = next(batches(recipe, 1))
     inputs = Prepare(recipe)(batch)
     losses, (_, first, every) = task(inputs), inputs.draws.objectives
-    output = task.model(inputs.images, inputs.draws.model, every_block=True)
+    output = task.model(inputs.images, inputs.draws.model, range(tiny.model.depth))
     heads = [o for o in task.objectives.values() if isinstance(o, DenseRelativeLocalization)]
     one = heads[0].of_maps([TokenMap(output.tokens, output.grid)], first)
     assert torch.equal(losses["drloc_0"], 0.5 * one)
     assert len(every) == tiny.model.depth
-    assert torch.equal(losses["drloc_1"], 0.25 * heads[1].of_maps(output.blocks, every))
+    assert torch.equal(
+        losses["drloc_1"], 0.25 * heads[1].of_maps(list(output.blocks.values()), every)
+    )
     torch.stack(list(losses.values())).sum().backward()
     for name, p in task.named_parameters():
         assert p.grad is not None and p.grad.any(), name
@@ -235,13 +237,13 @@ def test_each_blocks_tokens_are_the_blocks_own_though_blocks_change_the_stream(t
     taken: list[Tensor] = []
     for block in model.blocks:
         block.register_forward_hook(lambda _m, _i, x: taken.append(x[:, 1:].detach().clone()))
-    output = model(images, draws, every_block=True)
+    output = model(images, draws, range(2))
     assert len(output.blocks) == len(taken) == 2
-    for (tokens, grid), wanted in zip(output.blocks, taken, strict=True):
+    for (tokens, grid), wanted in zip(output.blocks.values(), taken, strict=True):
         assert torch.equal(tokens, wanted) and grid == (4, 4)
     assert not torch.equal(taken[0], taken[1])
     assert torch.equal(model(images, draws).logits, output.logits)
-    assert model(images, draws).blocks == ()
+    assert model(images, draws).blocks == {}
 
 
 def test_a_ramp_rises_and_falls_with_the_global_batch(tiny: Recipe, batches: Batches):
