@@ -69,11 +69,10 @@ class Task(nn.Module):
         images, targets, draws, number = inputs
         output = self.model(self._to_model(images), draws.model, self.wanted)
         epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
+        each = zip(self.objectives.items(), draws.objectives, strict=True)
         return {
             name: objective.weighted(objective(output, targets, drawn), epoch, epochs)
-            for (name, objective), drawn in zip(
-                self.objectives.items(), draws.objectives, strict=True
-            )
+            for (name, objective), drawn in each
         }
 
     def predict(self, images: Tensor) -> Tensor:

@@ -87,12 +87,12 @@ class DenseRelativeLocalization(Objective):
         """Args: maps: width and grid of each block's tokens, before they are pooled."""
         super().__init__("drloc", drloc.weight, drloc.ramp)
         self.drloc = drloc
-        blocks = range(0 if drloc.blocks == "all" else len(maps) - 1, len(maps))
-        self.wanted = () if drloc.blocks == "last" and drloc.normalised else tuple(blocks)
-        self.grids = [maps[i][1] for i in blocks]
+        blocks = tuple(range(len(maps)))[0 if drloc.blocks == "all" else -1 :]
+        self.wanted = () if drloc.blocks == "last" and drloc.normalised else blocks
+        maps = [maps[i] for i in blocks]
+        self.grids = [grid for _, grid in maps]
         self.mlps = nn.ModuleList(
-            Localizer(drloc, dim, sum(drloc.outputs(drloc.pooled(grid))))
-            for dim, grid in (maps[i] for i in blocks)
+            Localizer(drloc, dim, sum(drloc.outputs(drloc.pooled(grid)))) for dim, grid in maps
         )
 
     def draws(self, name: str, seed: int, number: int, span: Span) -> tuple[Tensor, ...]:
@@ -108,12 +108,7 @@ class DenseRelativeLocalization(Objective):
         return [output.blocks[i] for i in self.wanted]
 
     def of_maps(self, maps: Sequence[TokenMap], pairs: Sequence[Tensor]) -> Tensor:
-        """The loss, not weighted, summed over maps: a float32 scalar.
-
-        Args:
-            maps: tokens before they are pooled.
-            pairs: what `draw` made for their grids.
-        """
+        """The loss of tokens before they are pooled, and what `draw` made for their grids."""
         losses: list[Tensor] = []
         for (tokens, grid), mlp, pairs_BM2 in zip(maps, self.mlps, pairs, strict=True):
             pooled, grid = pool(self.drloc, tokens, grid)
