@@ -35,7 +35,8 @@ class Shard:
 class LAMB(torch.optim.Optimizer):
     """LAMB (arXiv:1904.00962, algorithm 2) as apex's FusedLAMB computes it: both moments are
     corrected for their start, decay is part of the update whose norm enters the trust ratio, and
-    parameters without decay have a trust ratio of 1. The gradient is not clipped here.
+    parameters without decay have a trust ratio of 1. The gradient is not clipped here. Defaults are
+    apex's and timm's.
 
     A tensor is a whole parameter, unless `shards` says what it holds: then the norms of a trust
     ratio are summed over the ranks, in one collective a tensor. Gradients are overwritten, so that
@@ -45,10 +46,10 @@ class LAMB(torch.optim.Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float = 0.0,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
         ema: float | None = None,
         compiled: bool = False,
     ) -> None:

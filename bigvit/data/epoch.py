@@ -1,0 +1,58 @@
+"""An epoch's images as a model takes them, for those who train by a loop of their own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+
+from bigvit.data.batch import Draws
+from bigvit.data.loader import Draw, test_batches, train_batches
+from bigvit.data.prepare import Inputs, Normalise, Prepare, Targets
+from bigvit.data.sources import Source
+from bigvit.recipe import Recipe, layout
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Batches in one process; each time it is iterated the same ones."""
+
+    source: Source
+    recipe: Recipe
+    workers: int  # processes that decode
+    device: torch.device  # where the inputs are made
+    draws: Draw | None  # a task's, for training images; None for test images
+    epoch: int = 0
+
+    @property
+    def classes(self) -> list[str]:
+        """Their names, in the order of their numbers."""
+        return list(self.source.classes)
+
+    def __len__(self) -> int:
+        if self.draws is None:
+            return -(-len(self.source) // self.recipe.batch_size)
+        return self.recipe.updates_per_epoch
+
+    def __iter__(self) -> Iterator[Inputs]:
+        return self._tested() if self.draws is None else self._trained(self.draws)
+
+    def _trained(self, draws: Draw) -> Iterator[Inputs]:
+        prepare, count = Prepare(self.recipe, self.device), len(self)
+        cut = layout(self.recipe, 1, None)
+        batches = train_batches(
+            self.source, self.recipe, cut, 0, self.workers, self.epoch * count, draws
+        )
+        for (batch,) in islice(batches, count):
+            yield prepare(batch)
+
+    def _tested(self) -> Iterator[Inputs]:
+        recipe = self.recipe
+        normalise = Normalise(recipe.data, self.device)
+        classes = torch.arange(recipe.model.num_classes, device=self.device)
+        batches = test_batches(self.source, recipe.data, recipe.batch_size, 0, 1, self.workers)
+        for batch in batches:
+            targets = batch.targets[batch.valid].to(self.device)
+            dense = (targets[:, None] == classes).float()
+            images = normalise(batch.images[batch.valid])
+            yield Inputs(images, Targets(targets, dense), Draws({}, ()), batch.number)
