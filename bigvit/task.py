@@ -1,5 +1,7 @@
 """What is trained: a model with its objectives, as one module that an engine shards whole."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -69,7 +71,7 @@ class Task(nn.Module):
         if predict:
             return {"logits": self.predict(batch)}
         images, targets = self.inputs(batch)
-        output = self.model(self._to_model(images), batch.draws, self.wanted)
+        output = self.model(self._to_model(images), batch.draws.get("model"), self.wanted)
         return {
             name: self._loss(name, objective, output, targets, batch)
             for name, objective in zip(self.names, self.recipe.objectives, strict=True)
@@ -98,7 +100,7 @@ class Task(nn.Module):
         """Logits (B, K), nothing dropped, and by the statistics of training."""
         training = self.training
         self.eval()
-        logits = self.model(self.pixels(batch.images), {}).logits
+        logits = self.model(self.pixels(batch.images)).logits
         self.train(training)
         return logits
 
@@ -106,10 +108,10 @@ class Task(nn.Module):
         """Images (B, C, H, W) uint8 as the model takes them, nothing mixed."""
         return self._to_model(self.normalise(images))
 
-    def draws(self, number: int, span: tuple[int, int]) -> dict[str, Tensor]:
+    def draws(self, number: int, span: tuple[int, int]) -> dict[str, Any]:
         """Everything random about positions [start, stop) of a global batch, made on the host."""
         seed, data = self.recipe.seed, self.recipe.data
-        draws = self.model.draws(seed, number, span)
+        draws = {"model": self.model.draws(seed, number, span)}
         if isinstance(data, Images) and data.mix is not None:
             draws |= draw(data.mix, data.image_size, seed, number, span)
         for name, item in zip(self.names, self.recipe.objectives, strict=True):

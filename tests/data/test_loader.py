@@ -67,7 +67,7 @@ def kept(batch: Batch) -> torch.Tensor:
     """Which samples each branch keeps (L, B), bool."""
     depth, branches = RECIPE.model.drop_path, RECIPE.model.branches
     found = torch.zeros(branches, len(batch.images), dtype=torch.bool)
-    for row, drop in zip(found, drops(depth, branches, batch.draws), strict=True):
+    for row, drop in zip(found, drops(depth, branches, batch.draws["model"]), strict=True):
         assert isinstance(drop, Kept)
         row[drop.samples] = True
     return found
@@ -81,7 +81,7 @@ def same(a: list[list[Batch]], b: list[list[Batch]]) -> bool:
     return all(
         (one.number, one.micro, set(one.draws)) == (other.number, other.micro, set(other.draws))
         and all(torch.equal(getattr(one, name), getattr(other, name)) for name in FIELDS)
-        and all(torch.equal(one.draws[name], other.draws[name]) for name in one.draws)
+        and torch.equal(one.draws["model"].kept, other.draws["model"].kept)
         for one, other in pairs
     )
 
@@ -162,7 +162,10 @@ def test_training_batches_have_the_types_that_a_task_takes(
     assert (batch.images.dtype, batch.images.shape) == (torch.uint8, (40, 1, 8, 8))
     assert {batch.targets.dtype, batch.ids.dtype, batch.slots.dtype} == {torch.int64}
     assert batch.valid.dtype == torch.bool and bool(batch.valid.all())
-    assert (batch.draws["kept"].dtype, batch.draws["kept"].shape) == (torch.int64, (2, 40))
+    assert (batch.draws["model"].kept.dtype, batch.draws["model"].kept.shape) == (
+        torch.int64,
+        (2, 40),
+    )
     assert (batch.bad.dtype, batch.bad.shape) == (torch.int64, (0,))
 
 

@@ -48,9 +48,9 @@ def at_positions(task: Task, parts: list[Batch]) -> dict[str, Tensor]:
     """All that the micro-batches of all ranks say, in the order of positions."""
     fields = ("images", "targets", "ids", "slots", "valid")
     found = {name: torch.cat([getattr(part, name) for part in parts]) for name in fields}
-    for name in parts[0].draws.keys() - {"kept"}:
+    for name in parts[0].draws.keys() - {"model"}:
         found[name] = torch.cat([part.draws[name] for part in parts])
-    found["kept"] = torch.cat([kept_of(part.draws["kept"]) for part in parts])
+    found["kept"] = torch.cat([kept_of(part.draws["model"].kept) for part in parts])
     mixed = [task.inputs(part) for part in parts]
     found["mixed_images"], found["mixed_targets"] = map(torch.cat, zip(*mixed, strict=True))
     return found
