@@ -1,9 +1,18 @@
-"""A micro-batch, as the loader makes it and the task takes it."""
+"""A micro-batch, as the loader makes it."""
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from bigvit.data.mix import MixDraws
+
+
+class Draws(NamedTuple):
+    """Everything random in a task's forward pass, by who drew it and takes it back."""
+
+    model: Any  # what its `draws` made
+    objectives: tuple[tuple[Tensor, ...], ...]  # what each one's `draws` made
 
 
 class Batch(NamedTuple):
@@ -16,8 +25,9 @@ class Batch(NamedTuple):
     number: int  # global batches consumed before this one
     micro: int  # of this rank's micro-batches in the global batch
     valid: Tensor  # (B,) bool: false where there is no image: an evaluation's fillers, bad ones
-    draws: dict[str, Any]  # everything random in the forward pass
     bad: Tensor  # (any,) int64, distinct: images that could not be read; stays on the host
+    mix: MixDraws | None = None  # how images are mixed, if they are
+    draws: Draws | None = None  # of training alone
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""

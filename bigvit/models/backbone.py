@@ -26,7 +26,7 @@ class Walk:
         """
         self.drop, self.each, self.wanted = drop, each, wanted
         self.done = 0
-        self.maps: list[TokenMap] = []
+        self.maps: dict[int, TokenMap] = {}
 
     def __call__(self, blocks: Iterable[Any], x: Tensor, grid: Grid, *more: Any) -> Tensor:
         """x (B, T, D) through the next blocks, of which each gets `more` too -> (B, T, D)."""
@@ -34,7 +34,7 @@ class Walk:
             start = self.each * self.done
             x = block(x, *more, self.drop[start : start + self.each])
             if self.done in self.wanted:  # a copy, as the next block changes x
-                self.maps.append(TokenMap(_patches(x, grid).clone(), grid))
+                self.maps[self.done] = TokenMap(_patches(x, grid).clone(), grid)
             self.done += 1
         return x
 
@@ -82,7 +82,7 @@ class Backbone(nn.Module, ABC):
         y = self.norm(x)
         tokens = _patches(y, grid)
         cls = y[:, 0] if y.shape[1] > tokens.shape[1] else None
-        return Features(tokens, grid, cls, tuple(walk.maps), x)
+        return Features(tokens, grid, cls, walk.maps, x)
 
     @abstractmethod
     def all_blocks(self) -> list[Any]:

@@ -19,7 +19,7 @@ class Features(NamedTuple):
     tokens: Tensor  # (B, N, D): the patches' last features, normalised, row by row
     grid: tuple[int, int]  # patches down, across; their product is N
     cls: Tensor | None  # (B, D): the class token, normalised, where the trunk has one
-    blocks: tuple[TokenMap, ...]  # of those asked for, in their order; not normalised, any type
+    blocks: dict[int, TokenMap]  # of those asked for, by number; not normalised, any type
     stream: Tensor  # (B, T, D): what the last block left, not normalised
 
 
@@ -31,5 +31,4 @@ class Output(NamedTuple):
     grid: tuple[int, int]  # patches down, across; their product is N
     cls: Tensor  # (B, D): what is classified, the class token's as a rule, normalised; without one
     # the mean of the tokens
-    blocks: tuple[TokenMap, ...] = ()  # of those asked for, in their order; not normalised, any
-    # type
+    blocks: dict[int, TokenMap]  # of those asked for, by number; not normalised, any type

@@ -43,9 +43,9 @@ class ResidualNetwork(Backbone):
         for i, block in enumerate(self.all_blocks()):
             x_BDhw = recomputed(block, x_BDhw) if block.recompute else block(x_BDhw)
             if i in walk.wanted:
-                walk.maps.append(_tokens(x_BDhw))
+                walk.maps[i] = _tokens(x_BDhw)
         tokens, grid = _tokens(x_BDhw)
-        return Features(tokens, grid, None, tuple(walk.maps), tokens)
+        return Features(tokens, grid, None, walk.maps, tokens)
 
     def classify(self, pooled: Tensor) -> Tensor:
         """(B, D) -> logits (B, K)."""

@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
@@ -23,13 +24,13 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
     source = open_source(recipe.data, "train", run.data_root)
     cut = Layout(1, recipe.batch_size, 1)
     batch = next(train_batches(source, recipe, cut, 0, 0, number, task.draws))[0]
-    images, targets = task.inputs(batch)
+    inputs = Prepare(recipe)(batch)
     data = recipe.data
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
-    pixels = ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+    pixels = ((inputs.images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
     cells = [
         _cell(image, _label(target, source.classes))
-        for image, target in zip(pixels[:count], targets[:count], strict=True)
+        for image, target in zip(pixels[:count], inputs.targets.dense[:count], strict=True)
     ]
     _grid(cells).save(path)
 

@@ -16,7 +16,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from bigvit.data import augment
+from bigvit.data import augment, mix
 from bigvit.data.sampler import Sampler
 from bigvit.engines.build import outline
 from bigvit.recipe import Recipe
@@ -60,7 +60,8 @@ def drawn(recipe: Recipe) -> dict[str, str]:
     number = recipe.updates_per_epoch + 1
     epoch, slots, ids = sampler.batch(number)
     images = [augment.draw(data, seed, epoch, slot, SIZE) for slot in slots[:SPAN].tolist()]
-    draws = outline(recipe).draws(number, (0, min(SPAN, recipe.batch_size)))
+    span = (0, min(SPAN, recipe.batch_size))
+    draws = mix.draw(data, seed, number, span), outline(recipe).draws(number, span)
     return {
         "order": xxhash.xxh3_128(slots.tobytes() + ids.tobytes()).hexdigest(),
         "images": xxhash.xxh3_128(repr([_plain(each) for each in images]).encode()).hexdigest(),

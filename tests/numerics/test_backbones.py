@@ -97,9 +97,9 @@ def test_arithmetic_counts_every_parameter_product_and_token(name: str, size):
         output = there(images, None, range(model.depth))
     assert 2 * model.macs(size) == counter.get_total_flops()
     assert output.grid == model.grid(size)
-    found = [(tokens.shape[2], grid) for tokens, grid in output.blocks]
+    found = [(tokens.shape[2], grid) for tokens, grid in output.blocks.values()]
     assert found == model.maps(size) and len(found) == model.depth
-    assert all(tokens.shape[1] == grid[0] * grid[1] for tokens, grid in output.blocks)
+    assert all(tokens.shape[1] == grid[0] * grid[1] for tokens, grid in output.blocks.values())
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -251,7 +251,7 @@ def test_each_blocks_tokens_stay_as_they_were(name: str, digits: Tensor):
         block.register_forward_hook(lambda _m, _i, x: taken.append(x.detach().clone()))
     output = model(digits, model.draws(0, 0, (0, 8)), range(TINY[name].depth))
     assert len(taken) == len(output.blocks)
-    for x, (tokens, grid) in zip(taken, output.blocks, strict=True):
+    for x, (tokens, grid) in zip(taken, output.blocks.values(), strict=True):
         x = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x[:, x.shape[1] - grid[0] * grid[1] :]
         assert torch.equal(tokens, x)
 
@@ -261,13 +261,12 @@ def test_blocks_are_given_as_they_are_asked_for(name: str, digits: Tensor):
     model = built(name)
     draws, depth = model.draws(0, 0, (0, 8)), TINY[name].depth
     every = model(digits, draws, range(depth)).blocks
-    assert model(digits, draws).blocks == ()
+    assert model(digits, draws).blocks == {}
     for wanted in ({0}, (depth - 1,), frozenset({depth - 1, 0})):
         found = model(digits, draws, wanted).blocks
-        expected = [every[i] for i in sorted(wanted)]
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert torch.equal(one.tokens, other.tokens) and one.grid == other.grid
+        assert list(found) == sorted(wanted)
+        for i, (tokens, grid) in found.items():
+            assert torch.equal(tokens, every[i].tokens) and grid == every[i].grid
 
 
 SHAPES = [(0, None), (0, 2), (16, None), (16, 2)]
@@ -302,8 +301,12 @@ def test_localization_is_its_equation_on_every_backbone(
         randomised(head).double()
         pairs = draw(drloc, [grid for _, grid in maps], "drloc", 0, 0, (0, 4))
         output = model(images, draws, range(config.depth) if blocks == "all" else ())
-        seen = output.blocks if blocks == "all" else [TokenMap(output.tokens, output.grid)]
-        values = head(seen, pairs), literal(drloc, head, list(seen), pairs)
+        seen = (
+            list(output.blocks.values())
+            if blocks == "all"
+            else [TokenMap(output.tokens, output.grid)]
+        )
+        values = head.of_maps(seen, pairs), literal(drloc, head, list(seen), pairs)
         torch.testing.assert_close(*values, rtol=1e-6, atol=1e-9)
         gradients, expected = (
             torch.autograd.grad(
@@ -350,7 +353,7 @@ def test_it_trains_with_localization_on_real_digits(name: str):
         pixels = np.kron(SCANS["images"][chosen] / 8 - 0.6, np.ones((4, 4)))
         output = model(torch.from_numpy(pixels).float()[:, None])
         pairs = draw(drloc, [output.grid], "drloc", 0, number, (0, 32))
-        where = head([TokenMap(output.tokens, output.grid)], pairs)
+        where = head.of_maps([TokenMap(output.tokens, output.grid)], pairs)
         loss = F.cross_entropy(output.logits, torch.from_numpy(SCANS["target"][chosen]))
         optimizer.zero_grad()
         (loss + where).backward()
