@@ -68,7 +68,7 @@ def main() -> int:
         model = models.build(_cait(width, depth), image)
         model.init_weights(0)
         model.recompute(share)
-        return model, lambda: model(images, {}).logits, patches
+        return model, lambda: model(images).logits, patches
 
     def timms_cait(depth: int):
         theirs = Cait(image, embed_dim=width, depth=depth, num_heads=width // 48 or 1)
@@ -112,7 +112,7 @@ def checkpointing_time(small: bool, width: int, image: int, images: Tensor) -> R
 
     def step(model: ClassTokenTransformer) -> None:
         model.zero_grad(set_to_none=True)
-        model(images, {}).logits.square().mean().backward()
+        model(images).logits.square().mean().backward()
 
     seconds = interleaved(
         {name: lambda model=model: step(model) for name, model in built.items()},

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Row, arguments, interleaved, ratio, report
 from bigvit import models
+from bigvit.layers.stochastic_depth import Dropped, Factors
 from bigvit.models import ClassTokenTransformer
 from bigvit.recipe import StochasticDepth, ViT
 
@@ -147,7 +148,7 @@ def exactness(small: bool) -> list[Row]:
         skipped = [gradient(model.draws(0, number, (0, size))) for number in keys]
         grouped.add(torch.stack(skipped) - expected)
         masks = torch.rand(draws, branches, size, generator=generator) < share_L[:, None]
-        alone = [gradient({"drop_path": mask / share_L[:, None]}) for mask in masks]
+        alone = [gradient(Factors(mask / share_L[:, None])) for mask in masks]
         apart.add(torch.stack(alone) - expected)
     z, excess = grouped.z(), float(grouped.variance.sum() / apart.variance.sum())
     return [
@@ -158,7 +159,7 @@ def exactness(small: bool) -> list[Row]:
 
 
 def _gradient(
-    model: ClassTokenTransformer, images: Tensor, targets: Tensor, draws: dict[str, Tensor]
+    model: ClassTokenTransformer, images: Tensor, targets: Tensor, draws: Dropped
 ) -> Tensor:
     """Of all parameters, as one vector."""
     model.zero_grad(set_to_none=True)
@@ -166,16 +167,14 @@ def _gradient(
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def _expected(
-    gradient: Callable[[dict[str, Tensor]], Tensor], share_L: Tensor, size: int
-) -> Tensor:
+def _expected(gradient: Callable[[Dropped], Tensor], share_L: Tensor, size: int) -> Tensor:
     """The mean gradient over all masks, each sample kept with the chance that its branch gives."""
     total = torch.zeros(())
     for kept in product([0.0, 1.0], repeat=len(share_L)):
         kept_L = torch.tensor(kept).double()
         chance = torch.where(kept_L > 0, share_L, 1 - share_L).prod()
         factors_LB = (kept_L / share_L)[:, None].expand(-1, size)
-        total = total + chance * gradient({"drop_path": factors_LB})
+        total = total + chance * gradient(Factors(factors_LB))
     return total
 
 

@@ -80,7 +80,7 @@ class Task(nn.Module):
         of training."""
         training = self.training
         self.eval()
-        logits = self.model(self._to_model(images), {}).logits
+        logits = self.model(self._to_model(images)).logits
         self.train(training)
         return logits
 

@@ -8,7 +8,7 @@ Shapes: L residual branches of the model, B samples of a micro-batch, n kept one
 width.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial, reduce
 from operator import add
@@ -24,9 +24,23 @@ from bigvit.layers.batch_norm import recomputing
 from bigvit.recipe import StochasticDepth
 
 Span = tuple[int, int]
-
-
 Branch = Callable[[Tensor], Tensor]
+
+
+class Order(NamedTuple):
+    """Samples by groups, of each branch."""
+
+    kept: Tensor  # (L, B) int64: the kept ones' positions in the span, ascending, then the others'
+
+
+class Factors(NamedTuple):
+    """What each sample counts in each branch."""
+
+    factors: Tensor  # (L, B) float32, 0 where it is dropped
+
+
+Dropped = Order | Factors | None
+"""All that is drawn for a micro-batch; None: nothing is dropped."""
 
 
 class Kept(NamedTuple):
@@ -40,9 +54,7 @@ Drop = Kept | Tensor | None
 """What a branch drops: all but the kept samples, by factors (B,), or nothing."""
 
 
-def draw(
-    depth: StochasticDepth, branches: int, seed: int, number: int, span: Span
-) -> dict[str, Tensor]:
+def draw(depth: StochasticDepth, branches: int, seed: int, number: int, span: Span) -> Dropped:
     """What each residual branch drops of the samples at positions [start, stop) of a batch.
 
     In groups: of every `group` consecutive samples a fixed number is kept, by an order drawn anew
@@ -57,13 +69,12 @@ def draw(
         span: positions in the global batch; whole groups where samples are kept by groups.
 
     Returns:
-        Nothing at rate 0. By groups, kept (L, B) int64: in each row the positions in the span of
-        the kept samples, ascending, then of the others. Else drop_path (L, B) float32: factors.
+        Nothing at rate 0; the order where samples are kept by groups, else factors.
     """
     if depth.rate == 0:
-        return {}
+        return None
     if not depth.grouped:
-        return {"drop_path": _factors(depth, branches, seed, number, span)}
+        return Factors(_factors(depth, branches, seed, number, span))
     start, stop = span
     size = depth.group
     assert start % size == 0 and stop % size == 0, "the layout cuts batches into whole groups"
@@ -75,7 +86,7 @@ def draw(
         )
         rank = bits.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
         dropped[:, i * size : (i + 1) * size] = rank >= kept
-    return {"kept": torch.from_numpy(dropped.argsort(axis=1, kind="stable"))}
+    return Order(torch.from_numpy(dropped.argsort(axis=1, kind="stable")))
 
 
 def _factors(depth: StochasticDepth, branches: int, seed: int, number: int, span: Span) -> Tensor:
@@ -94,18 +105,17 @@ def _factors(depth: StochasticDepth, branches: int, seed: int, number: int, span
     return torch.from_numpy((u >= depth.rate) / np.float64(1 - depth.rate)).float()
 
 
-def drops(depth: StochasticDepth, branches: int, draws: Mapping[str, Tensor]) -> list[Drop]:
-    """What `draw` made, branch by branch; nothing is dropped where it made nothing."""
-    if (factors_LB := draws.get("drop_path")) is not None:
-        return list(factors_LB.unbind())
-    if (kept_LB := draws.get("kept")) is None:
-        return [None] * branches
-    groups = kept_LB.shape[1] // depth.group
-    counts = depth.kept(branches)
-    return [
-        Kept(row[: k * groups], depth.group / k)
-        for row, k in zip(kept_LB.unbind(), counts, strict=True)
-    ]
+def drops(depth: StochasticDepth, branches: int, draws: Dropped) -> list[Drop]:
+    """What `draw` made, branch by branch."""
+    match draws:
+        case None:
+            return [None] * branches
+        case Factors(factors_LB):
+            return list(factors_LB.unbind())
+        case Order(kept_LB):
+            groups = kept_LB.shape[1] // depth.group
+            pairs = zip(kept_LB.unbind(), depth.kept(branches), strict=True)
+            return [Kept(row[: k * groups], depth.group / k) for row, k in pairs]
 
 
 def add_branches(

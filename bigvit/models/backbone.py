@@ -1,13 +1,13 @@
 """What every model has: a trunk and a head, whose blocks are all gone through in one way."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bigvit.layers.stochastic_depth import Drop, Span, draw, drops
+from bigvit.layers.stochastic_depth import Drop, Dropped, Span, draw, drops
 from bigvit.models.init import initial_weight
 from bigvit.models.output import Features, Output, TokenMap
 
@@ -47,11 +47,11 @@ class Backbone(nn.Module, ABC):
     head: Any
 
     def forward(
-        self, images: Tensor, draws: Mapping[str, Tensor], blocks: Collection[int] = ()
+        self, images: Tensor, draws: Dropped = None, blocks: Collection[int] = ()
     ) -> Output:
         """Args:
         images: (B, C, H, W), normalised.
-        draws: what `draws` made for them, empty to drop nothing.
+        draws: what `draws` made for them, None to drop nothing.
         blocks: whose tokens are wanted too, counted from 0.
         """
         features = self.features(images, self.walk(draws, blocks))
@@ -72,7 +72,7 @@ class Backbone(nn.Module, ABC):
         """(B, D) -> logits (B, K)."""
         return self.head(pooled)
 
-    def walk(self, draws: Mapping[str, Tensor], blocks: Collection[int]) -> Walk:
+    def walk(self, draws: Dropped, blocks: Collection[int]) -> Walk:
         """A way through all blocks."""
         drop = drops(self.config.drop_path, self.config.branches, draws)
         return Walk(drop, self.config.branches // self.config.depth, blocks)
@@ -98,7 +98,7 @@ class Backbone(nn.Module, ABC):
         """Whether a parameter starts from given weights, where there are some."""
         return True
 
-    def draws(self, seed: int, number: int, span: Span) -> dict[str, Tensor]:
+    def draws(self, seed: int, number: int, span: Span) -> Dropped:
         """Everything random of a training forward pass over positions [start, stop) of a batch."""
         return draw(self.config.drop_path, self.config.branches, seed, number, span)
 

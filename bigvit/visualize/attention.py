@@ -81,7 +81,7 @@ def attended(model: ClassTokenTransformer, images: Tensor) -> tuple[dict[str, Te
                 seen.append((name, module, inputs[0]))
 
             hooks.append(module.register_forward_pre_hook(watch))
-    output = model(images, {})
+    output = model(images)
     for hook in hooks:
         hook.remove()
     found: dict[str, Tensor] = {}

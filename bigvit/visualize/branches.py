@@ -85,7 +85,7 @@ def branch_ratios(model: ClassTokenTransformer, images: Tensor) -> Tensor:
         first, second = next(pair for pair in NORMS if pair[0] in modules)
         hooks += [modules[name].register_forward_pre_hook(before) for name in (first, second)]
         hooks.append(block.register_forward_hook(after))
-    model(images, {})
+    model(images)
     for hook in hooks:
         hook.remove()
     rows: list[Tensor] = []

@@ -71,7 +71,7 @@ def guess(
     guesses: list[Guess] = []
     for number, (label, image) in enumerate(_images(recipe, images, count, data_root)):
         pixels = torch.from_numpy(augment.test_image(image, recipe.data))
-        output = task.model(normalise(pixels[None]), {}, task.wanted)
+        output = task.model(normalise(pixels[None]), None, task.wanted)
         last = head.seen(output)[-1]
         asked = replace(head.drloc, pairs=pairs)
         drawn = drloc.draw(asked, [last.grid], name, recipe.seed, 0, (number, number + 1))[0]

@@ -101,7 +101,7 @@ def logits_of(source: Source, data: Images, task: Task) -> Tensor:
     model.load_state_dict(weights)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (data.mean, data.std))
     pixels = [torch.from_numpy(augment.test_image(source.read(i), data)) for i in range(TEST)]
-    return torch.cat([model(((x / 255 - mean) / std)[None], {}).logits for x in pixels])
+    return torch.cat([model(((x / 255 - mean) / std)[None]).logits for x in pixels])
 
 
 def ranking(logits: Tensor) -> list[list[int]]:

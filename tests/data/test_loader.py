@@ -14,7 +14,7 @@ from bigvit.data.augment import apply, draw
 from bigvit.data.batch import Batch, Draws
 from bigvit.data.mix import MixDraws
 from bigvit.data.sources import DigitsSource, open_source
-from bigvit.layers.stochastic_depth import Kept, drops
+from bigvit.layers.stochastic_depth import Kept, Order, drops
 from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, layout
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import Task
@@ -74,9 +74,9 @@ def kept(batch: Batch) -> torch.Tensor:
     return found
 
 
-def drawn(batch: Batch) -> dict[str, torch.Tensor]:
+def drawn(batch: Batch) -> Order:
     """What the model drew."""
-    assert batch.draws is not None
+    assert batch.draws is not None and isinstance(batch.draws.model, Order)
     return batch.draws.model
 
 
@@ -86,9 +86,9 @@ def same(a: list[list[Batch]], b: list[list[Batch]]) -> bool:
         return False
     pairs = [pair for pairs in zip(a, b, strict=True) for pair in zip(*pairs, strict=True)]
     return all(
-        (one.number, one.micro, set(drawn(one))) == (other.number, other.micro, set(drawn(other)))
+        (one.number, one.micro) == (other.number, other.micro)
         and all(torch.equal(getattr(one, name), getattr(other, name)) for name in FIELDS)
-        and all(torch.equal(drawn(one)[name], drawn(other)[name]) for name in drawn(one))
+        and torch.equal(drawn(one).kept, drawn(other).kept)
         for one, other in pairs
     )
 
@@ -169,7 +169,8 @@ def test_training_batches_have_the_types_that_a_task_takes(
     assert (batch.images.dtype, batch.images.shape) == (torch.uint8, (40, 1, 8, 8))
     assert {batch.targets.dtype, batch.ids.dtype, batch.slots.dtype} == {torch.int64}
     assert batch.valid.dtype == torch.bool and bool(batch.valid.all())
-    assert (drawn(batch)["kept"].dtype, drawn(batch)["kept"].shape) == (torch.int64, (2, 40))
+    kept = drawn(batch).kept
+    assert (kept.dtype, kept.shape) == (torch.int64, (2, 40))
     assert (batch.bad.dtype, batch.bad.shape) == (torch.int64, (0,))
 
 
@@ -180,11 +181,11 @@ def test_a_batch_moves_with_all_that_was_drawn_but_what_is_bad(
     mix = MixDraws(weights, torch.zeros(40, 4, dtype=torch.int64), weights)
     pairs = ((), (weights, weights))
     one = straight[0][0]
-    draws = Draws({"kept": [weights, 1.5]}, pairs)
+    draws = Draws(Order(weights), pairs)
     moved = one._replace(mix=mix, draws=draws).to(torch.device("meta"))
     assert moved.mix is not None and moved.draws is not None
-    (kept, scale), (nothing, both) = moved.draws.model["kept"], moved.draws.objectives
-    assert scale == 1.5 and nothing == () and isinstance(moved.mix, MixDraws)
+    (nothing, both), kept = moved.draws.objectives, drawn(moved).kept
+    assert nothing == () and isinstance(moved.mix, MixDraws)
     assert all(each.is_meta for each in (moved.images, moved.targets, *moved.mix, kept, *both))
     assert not moved.bad.is_meta and moved.number == one.number
 

@@ -68,7 +68,7 @@ def logits_and_targets(root: Path) -> tuple[torch.Tensor, list[int]]:
         from PIL import Image
 
         pixels = augment.test_image(Image.open(file).convert("RGB"), RUN.data)
-        logits.append(task.model(normalise(torch.from_numpy(pixels)[None]), {}).logits[0])
+        logits.append(task.model(normalise(torch.from_numpy(pixels)[None])).logits[0])
         targets.append(sorted(WNIDS).index(file.parent.name))
     return torch.stack(logits).double(), targets
 

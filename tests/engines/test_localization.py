@@ -121,4 +121,4 @@ def test_a_checkpoint_is_exported_without_the_head(drloc_ranks, tmp_path):
     task = Task(localization.vit)
     task.model.load_state_dict(model)
     images = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(theirs(images), task.model(images, {}).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(theirs(images), task.model(images).logits, rtol=1e-5, atol=1e-5)

@@ -7,20 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
-from bigvit.layers.stochastic_depth import Kept, drops
+from bigvit.layers.stochastic_depth import Dropped, Factors, Kept, drops
 from bigvit.recipe import Recipe, StochasticDepth, layout
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Task
 
 sys.path.insert(0, str(Path(__file__).parent))  # randomised.py
 
-Draws = dict[str, Tensor]
-Masked = Callable[[StochasticDepth, int, Draws], Draws]
+Masked = Callable[[StochasticDepth, int, Dropped], Factors]
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 
 
@@ -47,16 +45,16 @@ def batches() -> Batches:
 
 @pytest.fixture(scope="session")
 def masked() -> Masked:
-    """(depth, branches, draws) -> the same draws, all as factors (L, B) of the branches."""
+    """(depth, branches, draws) -> the same draws, as factors of the branches."""
 
-    def make(depth: StochasticDepth, branches: int, draws: Draws) -> Draws:
-        if "kept" not in draws:
+    def make(depth: StochasticDepth, branches: int, draws: Dropped) -> Factors:
+        if isinstance(draws, Factors):
             return draws
-        factors_LB = torch.zeros(draws["kept"].shape)
+        assert draws is not None
+        factors_LB = torch.zeros(draws.kept.shape)
         for row, drop in zip(factors_LB, drops(depth, branches, draws), strict=True):
             assert isinstance(drop, Kept)
             row[drop.samples] = drop.scale
-        others = {name: value for name, value in draws.items() if name != "kept"}
-        return others | {"drop_path": factors_LB}
+        return Factors(factors_LB)
 
     return make

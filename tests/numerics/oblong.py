@@ -76,7 +76,7 @@ def images(size: ImageSize, count: int = 3) -> Tensor:
 @torch.no_grad()
 def logits(model: Callable[..., object], x: Tensor) -> Tensor:
     """Of a model of ours."""
-    return model(x, {}).logits  # type: ignore[attr-defined]
+    return model(x).logits  # type: ignore[attr-defined]
 
 
 def write_images(root: Path, size: tuple[int, int], count: int = 30) -> None:

@@ -88,7 +88,7 @@ def test_logits_equal_those_of_timm(size: str, architecture: str):
     x = images(224)
     expected = theirs.eval()(x)
     assert expected.std() > 0.5
-    difference = (ours(x, {}).logits - expected).abs().max().item()
+    difference = (ours(x).logits - expected).abs().max().item()
     print(f"{architecture}: {difference:.1e}")
     assert difference <= TOLERANCE
 
@@ -109,11 +109,11 @@ def test_state_has_the_names_and_shapes_of_timm(architecture: str):
 def test_each_parameter_shows_in_the_logits():
     """But the bias before the softmax, which moves all logits of a row alike."""
     ours, x = built(NARROW), images()
-    before = ours(x, {}).logits
+    before = ours(x).logits
     for name, parameter in ours.named_parameters():
         saved = parameter.clone()
         parameter.mul_(0.5)
-        difference = (ours(x, {}).logits - before).abs().max()
+        difference = (ours(x).logits - before).abs().max()
         parameter.copy_(saved)
         blind = name.endswith(("proj_l.bias", "attn.k.bias"))
         assert (difference < TOLERANCE) if blind else (difference > 10 * TOLERANCE), name
@@ -139,7 +139,7 @@ def count(model: CaiT, size: int) -> tuple[int, int]:
     with torch.device("meta"):
         on_meta = models.build(model, size)
     with FlopCounterMode(display=False) as counter:
-        on_meta(torch.empty(1, model.in_chans, size, size, device="meta"), {})
+        on_meta(torch.empty(1, model.in_chans, size, size, device="meta"))
     trainable = sum(p.numel() for p in on_meta.parameters() if p.requires_grad)
     return trainable, counter.get_total_flops()
 
@@ -194,7 +194,7 @@ def test_patches_pass_through_the_second_stage_unchanged():
         block.register_forward_pre_hook(lambda _, inputs: given.append(inputs[1]))
     after_first: list[Tensor] = []
     ours.blocks[-1].register_forward_hook(lambda _, __, out: after_first.append(out.clone()))
-    output = ours(images(), {})
+    output = ours(images())
     assert len(given) == 2
     for patches in given:
         assert torch.equal(patches, after_first[0])
@@ -207,7 +207,7 @@ def test_keys_without_the_class_token_are_another_function():
     other = built(replace(NARROW, pooling=ClassAttention(depth=2, keys="patches")))
     assert ours.state_dict().keys() == other.state_dict().keys()
     x = images()
-    assert (ours(x, {}).logits - other(x, {}).logits).abs().max() > 100 * TOLERANCE
+    assert (ours(x).logits - other(x).logits).abs().max() > 100 * TOLERANCE
 
 
 def by_timm(ours: TalkingHeads, dim: int, heads: int) -> TalkingHeadAttn:
@@ -287,9 +287,9 @@ def test_talking_heads_keep_no_attention_map():
 def test_peak_kept_with_and_without_recomputing():
     config = replace(NARROW, embed_dim=48, depth=6)
     model, x = built(config), images()
-    plain = sum(kept(model, lambda: model(x, {})).values())
+    plain = sum(kept(model, lambda: model(x)).values())
     model.recompute(1)
-    recomputed = sum(kept(model, lambda: model(x, {})).values())
+    recomputed = sum(kept(model, lambda: model(x)).values())
     per_token = 2 * 9 * 48
     print(f"kept, in D a token: {plain / per_token:.1f}, recomputed {recomputed / per_token:.1f}")
     assert recomputed < 0.25 * plain
@@ -324,7 +324,7 @@ def test_in_bf16_the_stream_is_float32_and_gradients_are_close():
         streams: list[Tensor] = []
         for block in model.all_blocks():
             block.register_forward_hook(lambda _, __, out, seen=streams: seen.append(out))
-        model(images().to(dtype), {}).logits.square().sum().backward()
+        model(images().to(dtype)).logits.square().sum().backward()
         assert len(streams) == 5 and all(x.dtype == torch.float32 for x in streams)
         grads = {n: p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
         found[dtype] = grads
@@ -346,7 +346,7 @@ def test_the_authors_file_has_our_names(tmp_path: Path):
     assert fit(read_init(str(tmp_path / "authors.pth")), ours, (3, 3)) == Fitted(False, False)
     with torch.no_grad():
         x = images()
-        torch.testing.assert_close(ours(x, {}).logits, theirs(x), rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(ours(x).logits, theirs(x), rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -375,10 +375,10 @@ def test_poolings_are_what_they_say():
     seen: list[int] = []
     for block in late.blocks:
         block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
-    output = late(x, {})
+    output = late(x)
     assert seen == [9, 9, 10] and output.tokens.shape == (2, 9, 64)
     average = built(replace(NARROW, pooling=AveragePooling()))
-    output = average(x, {})
+    output = average(x)
     torch.testing.assert_close(output.cls, output.tokens.mean(dim=1), rtol=0, atol=0)
     plain = replace(NARROW, pooling=ClassToken(layer=0), talking_heads=False)
     ours = built(plain)
@@ -391,4 +391,4 @@ def test_poolings_are_what_they_say():
         for name, w in ours.state_dict().items()
     }
     vit.load_state_dict(state)
-    torch.testing.assert_close(ours(x, {}).logits, vit.eval()(x), rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(ours(x).logits, vit.eval()(x), rtol=0, atol=TOLERANCE)

@@ -119,9 +119,9 @@ def test_fine_tuned_from_its_own_export_at_a_higher_resolution(
     grid = recipe.model.grid(size)
     assert fit(read_init(str(folder)), model, grid) == Fitted(True, False)
     with torch.no_grad():
-        at_start, resampled = model(x, {}).logits, before.model(x, {}).logits
+        at_start, resampled = model(x).logits, before.model(x).logits
         torch.testing.assert_close(at_start, resampled, rtol=0, atol=TOLERANCE)
-        output = after.model(x, {})
+        output = after.model(x)
     assert output.grid == grid and (output.logits - resampled).abs().max() > 0.1
     assert timm_logits(export(tuned, photos.parent / f"tuned {size}"), x).allclose(
         output.logits, rtol=0, atol=TOLERANCE
@@ -139,7 +139,7 @@ def test_exported_for_images_that_are_not_square(checkpoint: Path, photos: Path)
         _, _, task = trained(checkpoint, image_size=size)
         x = photographs(photos, size)
         with torch.no_grad():
-            logits = task.model(x, {}).logits
+            logits = task.model(x).logits
         torch.testing.assert_close(logits, timm_logits(folder, x), rtol=0, atol=TOLERANCE)
 
 

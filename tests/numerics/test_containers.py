@@ -215,7 +215,7 @@ def assert_logits(given: Any, model: Model, theirs: nn.Module) -> None:
     assert not done.resampled and not done.new_head
     expected = theirs(images())
     assert expected.std() > 0.1
-    torch.testing.assert_close(mine.eval()(images(), {}).logits, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(mine.eval()(images()).logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["zip", "older"])
@@ -288,7 +288,7 @@ def test_dinos_backbone_is_taken_without_its_head(tmp_path: Path):
         assert str(fit(given, mine, RESNET.grid(SIZE))) == "head made anew"
         features: Any = theirs
         wanted = features.forward_features(images()).mean(dim=(2, 3))
-        found = mine.eval()(images(), {}).cls
+        found = mine.eval()(images()).cls
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 

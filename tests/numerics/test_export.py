@@ -222,9 +222,7 @@ def test_config_alone_makes_the_model_of_an_imagenet_recipe(width: int):
     theirs.load_state_dict(ours.state_dict())
     images = torch.randn(2, 3, 126, 126, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        torch.testing.assert_close(
-            theirs.eval()(images), ours(images, {}).logits, rtol=0, atol=1e-6
-        )
+        torch.testing.assert_close(theirs.eval()(images), ours(images).logits, rtol=0, atol=1e-6)
     assert config["pretrained_cfg"]["label_names"] is None  # not known without the data set
     assert config["pretrained_cfg"]["input_size"] == [3, 126, 126]
     assert config["pretrained_cfg"]["mean"] == [0.485, 0.456, 0.406]

@@ -96,8 +96,7 @@ def many(mix: Mix, size: int = 32, seed: int = 0) -> MixDraws:
 def test_draws_of_a_span_are_a_slice_of_the_whole(span: tuple[int, int], masked):
     depth, branches = task().recipe.model.drop_path, task().recipe.model.branches
     whole, part = (
-        masked(depth, branches, task().draws(7, each).model)["drop_path"]
-        for each in ((0, 48), span)
+        masked(depth, branches, task().draws(7, each).model).factors for each in ((0, 48), span)
     )
     assert torch.equal(part, whole[:, slice(*span)])
     for values, all_values in zip(

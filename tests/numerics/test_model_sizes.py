@@ -47,7 +47,7 @@ def test_arithmetic_counts_every_parameter_and_product(size: str):
     built = on_meta(model, 224)
     assert model.parameters(224) == sum(p.numel() for p in built.parameters())
     with FlopCounterMode(display=False) as counter:
-        built(torch.empty(1, 3, 224, 224, device="meta"), {})
+        built(torch.empty(1, 3, 224, 224, device="meta"))
     # the counter knows the products of matrices, convolutions and attention, two FLOPs each
     assert 2 * model.macs(224) == counter.get_total_flops()
 
@@ -59,7 +59,7 @@ def test_arithmetic_follows_the_image_size(image_size: int):
     assert model.parameters(image_size) == sum(p.numel() for p in built.parameters())
     side = image_size - image_size % 14
     with FlopCounterMode(display=False) as counter:
-        built(torch.empty(1, 3, side, side, device="meta"), {})
+        built(torch.empty(1, 3, side, side, device="meta"))
     assert 2 * model.macs(image_size) == counter.get_total_flops()
 
 
@@ -67,14 +67,14 @@ def test_other_ratio_channels_and_classes_are_counted():
     built = on_meta(TINY, 8)
     assert TINY.parameters(8) == sum(p.numel() for p in built.parameters())
     with FlopCounterMode(display=False) as counter:
-        built(torch.empty(1, 1, 8, 8, device="meta"), {})
+        built(torch.empty(1, 1, 8, 8, device="meta"))
     assert 2 * TINY.macs(8) == counter.get_total_flops()
 
 
 def test_output_has_tokens_grid_class_token_and_logits():
     model = models.build(TINY, 8)
     model.init_weights(seed=0)
-    output = model(torch.randn(5, 1, 8, 8), {})
+    output = model(torch.randn(5, 1, 8, 8))
     assert output.grid == (4, 4) == TINY.grid(8)
     assert output.tokens.shape == (5, 16, 32)
     assert output.cls.shape == (5, 32)
@@ -90,7 +90,7 @@ def test_tokens_are_normalised_and_run_row_by_row():
     image = torch.randn(1, 1, 8, 8)
     changed = image.clone()
     changed[:, :, 2:4, 6:8] += 1  # row 1, column 3 of four
-    before, after = model(image, {}), model(changed, {})
+    before, after = model(image), model(changed)
     differs = (before.tokens != after.tokens).any(dim=2)[0]
     assert differs.nonzero().flatten().tolist() == [7]
     assert torch.equal(before.cls, after.cls)

@@ -11,6 +11,7 @@ from timm.models.vision_transformer import ParallelThingsBlock, VisionTransforme
 from torch import Tensor, nn
 
 from bigvit import models
+from bigvit.layers.stochastic_depth import Factors
 from bigvit.models import ClassTokenTransformer
 from bigvit.recipe import ParallelViT, StochasticDepth
 
@@ -67,25 +68,25 @@ def test_logits_equal_those_of_timm(model: ParallelViT, size: int):
     ours, x = with_random_weights(model, size), images(size)
     expected = timm_like(ours, size)(x)
     assert expected.std() > 0.5
-    torch.testing.assert_close(ours(x, {}).logits, expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(ours(x).logits, expected, rtol=0, atol=TOLERANCE)
 
 
 @torch.no_grad()
 def test_each_parameter_shows_in_the_logits():
     """None is left out, and branches are not mistaken for each other."""
     ours, x = with_random_weights(NARROW, 42), images(42)
-    before = ours(x, {}).logits
+    before = ours(x).logits
     for name, parameter in ours.named_parameters():
         saved = parameter.clone()
         parameter.mul_(0.5)
-        difference = (ours(x, {}).logits - before).abs().max()
+        difference = (ours(x).logits - before).abs().max()
         parameter.copy_(saved)
         if name.endswith("qkv.bias"):
             parameter[: 2 * 64].mul_(0.5)  # of queries and keys: values' alone would do
-            assert (ours(x, {}).logits - before).abs().max() > 10 * TOLERANCE, name
+            assert (ours(x).logits - before).abs().max() > 10 * TOLERANCE, name
             parameter.copy_(saved)
         assert difference > 10 * TOLERANCE, name
-    torch.testing.assert_close(ours(x, {}).logits, before, rtol=0, atol=0)
+    torch.testing.assert_close(ours(x).logits, before, rtol=0, atol=0)
 
 
 @torch.no_grad()
@@ -113,7 +114,7 @@ def test_stochastic_depth_reaches_each_branch(branches: int, masked):
     model = ParallelViT(14, 64, 2, branches, 4, 4.0, 1e-4, drop, 3, 10)
     ours = with_random_weights(model, 42).double()
     draws = ours.draws(seed=0, number=5, span=(0, 8))
-    factors_LB = masked(drop, model.branches, draws)["drop_path"]
+    factors_LB = masked(drop, model.branches, draws).factors
     assert factors_LB.shape == (2 * branches * 2, 8)
     assert set(factors_LB.flatten().tolist()) == {0.0, 2.0}
     assert len({tuple(row) for row in factors_LB.tolist()}) >= 4, "branches differ"
@@ -122,7 +123,7 @@ def test_stochastic_depth_reaches_each_branch(branches: int, masked):
     torch.testing.assert_close(ours(x, draws).logits, expected, rtol=0, atol=1e-12)
     ones = [1.0] * len(factors_LB)
     expected = torch.stack([literal(ours, x[b], ones) for b in range(8)])
-    torch.testing.assert_close(ours(x, {}).logits, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours(x).logits, expected, rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
@@ -136,7 +137,5 @@ def test_a_factor_belongs_to_one_branch():
         factors[i] = 0
         without = copy.deepcopy(ours)
         without.get_parameter(name).zero_()
-        expected = without(x, {}).logits
-        torch.testing.assert_close(
-            ours(x, {"drop_path": factors}).logits, expected, rtol=0, atol=1e-12
-        )
+        expected = without(x).logits
+        torch.testing.assert_close(ours(x, Factors(factors)).logits, expected, rtol=0, atol=1e-12)

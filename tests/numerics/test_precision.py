@@ -64,7 +64,7 @@ def test_the_stream_is_float32_and_what_a_model_returns_is_of_the_weights_type(
     seen: set[torch.dtype] = set()
     for block in model.blocks:
         block.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
-    for draws in ({}, model.draws(0, 0, (0, 4))):
+    for draws in (None, model.draws(0, 0, (0, 4))):
         output = model(torch.randn(4, 3, 12, 12, dtype=dtype), draws)
         assert {output.logits.dtype, output.tokens.dtype, output.cls.dtype} == {dtype}
     assert seen == {torch.float32}

@@ -139,14 +139,14 @@ def test_compiled_blocks_equal_eager_ones(name: str, share: float):
     model = built(replace(MODELS[name], depth=2))
     names = list(model.state_dict())
     eager = [gradients(model, number) for number in (5, 6)]
-    undropped = model.eval()(torch.ones(2, 3, 12, 12), {}).logits
+    undropped = model.eval()(torch.ones(2, 3, 12, 12)).logits
     model.recompute(share)
     model.compile_blocks()
     assert list(model.state_dict()) == names
     for number, expected in zip((5, 6), eager, strict=True):
         assert distance(gradients(model, number), expected) <= COMPILED
     with torch.no_grad():
-        logits = model(torch.ones(2, 3, 12, 12), {}).logits
+        logits = model(torch.ones(2, 3, 12, 12)).logits
     torch.testing.assert_close(logits, undropped, rtol=1e-5, atol=1e-6)
     graphs = torch._dynamo.utils.counters
     assert graphs["stats"]["unique_graphs"] > 0 and not graphs["graph_break"]

@@ -84,7 +84,7 @@ def test_without_factors_there_are_none():
 def test_fixup_starts_as_the_identity_with_small_first_layers():
     plain, model = built(Unscaled()).state_dict(), built(Fixup())
     x = torch.randn(2, 1, 8, 8)
-    assert torch.equal(model(x, {}).logits, torch.zeros(2, 10))
+    assert torch.equal(model(x).logits, torch.zeros(2, 10))
     scale = (2 * BLOCKS) ** -0.5
     for name, weight in model.state_dict().items():
         if name.endswith((".proj.weight", "fc2.weight")) and "patch" not in name:
@@ -98,7 +98,7 @@ def test_fixup_starts_as_the_identity_with_small_first_layers():
             assert torch.equal(weight, plain[name]), name
     with torch.no_grad():  # all it takes to leave the identity is the head and last layers
         model.head.weight.normal_()
-    assert model(x, {}).logits.abs().max() > 0.1
+    assert model(x).logits.abs().max() > 0.1
 
 
 def test_t_fixup_is_xaviers_with_values_and_mlp_smaller():

@@ -8,7 +8,7 @@ import torch
 from each import each_of
 from torch import Tensor
 
-from bigvit.layers.stochastic_depth import Kept, Span, add_branches, draw, drops
+from bigvit.layers.stochastic_depth import Factors, Kept, Order, Span, add_branches, draw, drops
 from bigvit.recipe import StochasticDepth
 
 RATES = [0.05, 0.1, 0.3, 0.5, 0.55]
@@ -175,7 +175,7 @@ def test_draws_differ_by_seed_number_group_and_branch(rate: float, group: int):
 
 
 def test_rate_zero_draws_nothing():
-    assert draw(StochasticDepth(rate=0.0, group=8), 24, 0, 0, (3, 9)) == {}
+    assert draw(StochasticDepth(rate=0.0, group=8), 24, 0, 0, (3, 9)) is None
 
 
 def test_a_span_that_cuts_a_group_is_refused():
@@ -188,7 +188,9 @@ def test_rows_are_the_kept_positions_then_the_others_each_ascending(
     rate: float, group: int, branches: int
 ):
     depth = StochasticDepth(rate, group)
-    kept_LB = draw(depth, branches, 0, 3, (2 * group, 6 * group))["kept"]
+    drawn = draw(depth, branches, 0, 3, (2 * group, 6 * group))
+    assert isinstance(drawn, Order)
+    kept_LB = drawn.kept
     assert (kept_LB.shape, kept_LB.dtype) == ((branches, 4 * group), torch.int64)
     for row, k in zip(kept_LB.tolist(), depth.kept(branches), strict=True):
         assert sorted(row) == list(range(4 * group))
@@ -198,13 +200,15 @@ def test_rows_are_the_kept_positions_then_the_others_each_ascending(
 def test_numbers_drawn_are_those_of_masks():
     """As the version that masked drew them; another draw would change every run."""
     depth = StochasticDepth(rate=0.5, group=4)
-    assert draw(depth, 3, 0, 5, (0, 8))["kept"].tolist() == [
+    drawn = draw(depth, 3, 0, 5, (0, 8))
+    assert isinstance(drawn, Order) and drawn.kept.tolist() == [
         [0, 3, 4, 6, 1, 2, 5, 7],
         [1, 2, 5, 6, 0, 3, 4, 7],
         [1, 3, 5, 7, 0, 2, 4, 6],
     ]
-    each = draw(StochasticDepth(rate=0.1, group=4), 2, 0, 5, (1, 19))["drop_path"]
-    assert (each == 0).nonzero().tolist() == [[0, 11], [0, 14], [1, 0]]
+    each = draw(StochasticDepth(rate=0.1, group=4), 2, 0, 5, (1, 19))
+    assert isinstance(each, Factors)
+    assert (each.factors == 0).nonzero().tolist() == [[0, 11], [0, 14], [1, 0]]
 
 
 def test_branches_are_scaled_by_sample():

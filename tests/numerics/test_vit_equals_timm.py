@@ -63,7 +63,7 @@ def images(ours: ClassTokenTransformer, size: int, count: int = 2) -> Tensor:
 @torch.no_grad()
 def largest_difference(ours: ClassTokenTransformer, theirs: nn.Module, x: Tensor) -> float:
     """Of a logit."""
-    return (ours(x, {}).logits - theirs(x)).abs().max().item()
+    return (ours(x).logits - theirs(x)).abs().max().item()
 
 
 @pytest.mark.parametrize("architecture", CASES)
@@ -71,7 +71,7 @@ def test_logits_equal_those_of_timm(architecture: str):
     model, size = CASES[architecture]
     ours = with_random_weights(model, size)
     x = images(ours, size)
-    assert ours(x, {}).logits.std() > 0.5
+    assert ours(x).logits.std() > 0.5
     assert largest_difference(ours, timm_like(ours, architecture, size), x) <= TOLERANCE
 
 
@@ -203,11 +203,11 @@ def test_dropped_branches_are_skipped_and_kept_ones_scaled(masked):
     model = ViT(14, 64, 2, 4, 4.0, 1e-4, StochasticDepth(rate=0.5, group=4), 3, 10)
     ours = with_random_weights(model, 42).double()
     draws = ours.draws(seed=0, number=5, span=(0, 8))
-    drop_LB = masked(model.drop_path, model.branches, draws)["drop_path"] == 0
+    drop_LB = masked(model.drop_path, model.branches, draws).factors == 0
     assert len({tuple(column) for column in drop_LB.T.tolist()}) >= 4, "several ways of dropping"
     x = images(ours, 42, count=8).double()
     expected = torch.stack([literal(ours, x[b], drop_LB[:, b], 0.5) for b in range(8)])
     torch.testing.assert_close(ours(x, draws).logits, expected, rtol=0, atol=1e-12)
     undropped = torch.zeros_like(drop_LB)
     expected = torch.stack([literal(ours, x[b], undropped[:, b], 0.0) for b in range(8)])
-    torch.testing.assert_close(ours(x, {}).logits, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours(x).logits, expected, rtol=0, atol=1e-12)

@@ -70,7 +70,7 @@ def assert_same_logits(a: ClassTokenTransformer, theirs: nn.Module, size: ImageS
     x = images(size)
     expected = theirs(x)
     assert expected.std() > 0.3
-    torch.testing.assert_close(a(x, {}).logits, expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(a(x).logits, expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_files_of_the_authors_are_read_by_their_names(
     assert fit(read, target, (14, 14)) == Fitted(False, False)
     with torch.no_grad():
         torch.testing.assert_close(
-            target(images(224), {}).logits, source(images(224), {}).logits, rtol=0, atol=0
+            target(images(224)).logits, source(images(224)).logits, rtol=0, atol=0
         )
 
 

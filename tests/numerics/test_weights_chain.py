@@ -95,6 +95,6 @@ def test_ours_and_the_export_have_timms_logits(
     x = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
     expected: Tensor = theirs(x)
     assert expected.std() > 0.3
-    for name, found in (("ours", ours(file, size)(x, {}).logits), ("the export", again(x))):
+    for name, found in (("ours", ours(file, size)(x).logits), ("the export", again(x))):
         difference = (found - expected).abs().max().item()
         assert difference <= TOLERANCE, f"{name} at {height} x {width}: {difference:.1e}"
