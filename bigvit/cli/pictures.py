@@ -46,7 +46,7 @@ def add(add: Add) -> None:
     command.add_argument(
         "--out", type=Path, help="folder to write (default: attention/ of the run)"
     )
-    command.add_argument("--layers", type=int, default=2, help="the last so many (default 2)")
+    command.add_argument("--layers", type=int, help="the last so many (default: at most 2)")
     add_image_size(command)
     add_ema(command)
     command = add("branches", _branches, "measure residual branches beside the main branch")
@@ -99,10 +99,10 @@ def _attention(options: argparse.Namespace) -> None:
     refuse_no_checkpoint(options.path)
     from bigvit.checkpoint.trained import trained
     from bigvit.visualize import attention_page
-    from bigvit.visualize.attention import look
+    from bigvit.visualize.attention import attention_maps
 
     model = trained(options.path, size, options.ema)
-    found = look(model, options.images, options.layers)
+    found = attention_maps(model, options.images, options.layers)
     title = f"{run.resolve().name}, {model.checkpoint.name}"
     print(attention_page.write(found, options.out or run / "attention", title))
 
