@@ -16,6 +16,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.data.sources.arrays import ArraySource
 from bigvit.engines.build import build_engine, join_ranks
@@ -109,12 +110,12 @@ def train(recipe: Recipe, root: Path, ranks: Ranks, updates: int, tested: int) -
     engine = build_engine(recipe, Run(sharding="zero2"), cut, ranks)
     source, test = (open_source(recipe.data, split, root) for split in ("train", "test"))
     batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, engine.task.draws)
-    losses: list[float] = []
+    losses, prepare = list[float](), Prepare(recipe, ranks.device)
     for i in range(updates):
         # the schedule over the budget: a tenth of it is an "epoch"
         lr = recipe.schedule.lr(recipe.optim.lr, i, updates // recipe.schedule.epochs)
         try:
-            losses.append(engine.update(next(batches), lr).loss)
+            losses.append(engine.update(prepare.later(next(batches)), lr).loss)
         except NotFinite:
             return Outcome(math.nan, math.nan, math.nan)
     assert isinstance(test, ArraySource)

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import Row, arguments, interleaved, ratio, report
 from bigvit.data.batch import Batch
+from bigvit.data.prepare import Inputs, Prepare
 from bigvit.engines.build import fill, outline
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
@@ -37,7 +38,7 @@ def recipes(small: bool) -> dict[str, Recipe]:
     return found
 
 
-def a_batch(task: Task, size: int, device: str = "cpu") -> Batch:
+def inputs(task: Task, size: int, device: str = "cpu") -> Inputs:
     """Crops of a photograph."""
     picture: Any = photographs.astronaut()
     crops = [picture[8 * i : 8 * i + 224, 16 * i : 16 * i + 224] for i in range(size)]
@@ -45,15 +46,15 @@ def a_batch(task: Task, size: int, device: str = "cpu") -> Batch:
     numbers = torch.arange(size)
     valid, none = torch.ones(size, dtype=torch.bool), torch.zeros(0, dtype=torch.int64)
     draws = task.draws(0, (0, size))
-    batch = Batch(images, numbers % 10, numbers, numbers, 0, 0, valid, draws, none)
-    return batch.to(torch.device(device))
+    batch = Batch(images, numbers % 10, numbers, numbers, 0, 0, valid, none, draws=draws)
+    return Prepare(task.recipe, torch.device(device))(batch)
 
 
 def products(recipe: Recipe) -> int:
     """Multiply-accumulates of forward and backward of an image, counted on meta."""
     task = outline(recipe)
     with FlopCounterMode(display=False) as counter:
-        losses = task(a_batch(task, 1, "meta"))
+        losses = task(inputs(task, 1, "meta"))
         torch.stack(list(losses.values())).sum().backward()
     return counter.get_total_flops() // 2
 
@@ -64,14 +65,17 @@ def main() -> int:
     both = recipes(options.small)
     counted = {name: products(recipe) for name, recipe in both.items()}
     engines: dict[str, SingleEngine] = {}
-    batches: dict[str, Batch] = {}
+    given: dict[str, Inputs] = {}
     for name, recipe in both.items():
         engine = SingleEngine(lambda recipe=recipe: Task(recipe), recipe, alone())
         fill(engine, outline(recipe).initial_weight)
-        engines[name], batches[name] = engine, a_batch(engine.task, 2 if options.small else 4)
+        engines[name], given[name] = engine, inputs(engine.task, 2 if options.small else 4)
     plain, with_loss = both
     seconds = interleaved(
-        {name: lambda name=name: engines[name].update([batches[name]], 1e-4) for name in both},
+        {
+            name: lambda name=name: engines[name].update([lambda: given[name]], 1e-4)
+            for name in both
+        },
         3 if options.small else 11,
     )
     for name, values in seconds.items():

@@ -23,6 +23,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_source
 from bigvit.data.sources.arrays import ArraySource
 from bigvit.engines.build import fill, outline
@@ -147,11 +148,11 @@ def accuracy(recipe: Recipe, data: Data) -> float:
     """Train, and test: top-1 in percent."""
     engine = SingleEngine(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
-    cut = layout(recipe, 1, None)
+    cut, prepare = layout(recipe, 1, None), Prepare(recipe)
     for update, micro in enumerate(
         train_batches(data.train, recipe, cut, 0, 0, 0, engine.task.draws)
     ):
-        engine.update(micro, recipe.lr(update))
+        engine.update(prepare.later(micro), recipe.lr(update))
     with torch.no_grad():
         counts = evaluate(engine.predict, data.test, recipe.data, 250, alone())
     return 100 * counts.top1 / counts.images

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -25,8 +26,9 @@ from benchmarks.optimizer import groups, lamb
 from benchmarks.reads import counting
 from benchmarks.stochastic_depth import timms
 from bigvit.data.batch import Batch
+from bigvit.data.prepare import Prepare
 from bigvit.engines.build import fill, outline
-from bigvit.engines.engine import Engine
+from bigvit.engines.engine import Engine, Pending
 from bigvit.engines.single import SingleEngine
 from bigvit.models import ClassTokenTransformer
 from bigvit.ranks.joining import alone
@@ -97,7 +99,11 @@ def batch(s: Scale, task: Task, count: int, number: int = 0) -> Batch:
     ids, good = torch.arange(count), torch.ones(count, dtype=torch.bool)
     draws = task.draws(number, (0, count))
     none = torch.zeros(0, dtype=torch.int64)
-    return Batch(images, ids % 1000, ids, ids, number, 0, good, draws, none).to(s.device)
+    return Batch(images, ids % 1000, ids, ids, number, 0, good, none, draws=draws).to(s.device)
+
+
+def pending(s: Scale, task: Task, one: Batch) -> Pending:
+    return partial(Prepare(task.recipe, s.device), one)
 
 
 def seconds(s: Scale, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -150,16 +156,18 @@ def steps(s: Scale) -> list[Row]:
     for count, goal in zip(s.batches, (1.6, 1.8), strict=True):
         if s.late:
             break
-        one = batch(s, ours.task, count)
+        made = batch(s, ours.task, count)
+        one = pending(s, ours.task, made)
         whole = seconds(
             s,
             {
                 "ours": lambda one=one: ours.update([one], 1e-3),
-                "theirs": lambda one=one: theirs(one.images, one.targets),
+                "theirs": lambda made=made: theirs(made.images, made.targets),
             },
         )
         alone_ = seconds(s, {"dropped": lambda one=one: backward(ours.task, one)})["dropped"]
-        bare = one._replace(draws={})
+        assert made.draws is not None
+        bare = pending(s, ours.task, made._replace(draws=made.draws._replace(model={})))
         full = seconds(s, {"full": lambda bare=bare: backward(ours.task, bare)})["full"]
         rate, times = count / whole["ours"], whole["theirs"] / whole["ours"]
         rows += [
@@ -169,16 +177,16 @@ def steps(s: Scale) -> list[Row]:
     return rows
 
 
-def backward(task: Task, one: Batch) -> None:
+def backward(task: Task, one: Pending) -> None:
     task.zero_grad(set_to_none=True)
-    torch.stack(list(task(one).values())).sum().backward()
+    torch.stack(list(task(one()).values())).sum().backward()
 
 
 def use(s: Scale) -> list[Row]:
     """Row 3: model FLOPs use, nothing dropped, LAMB and average in the step."""
     recipe, count = undropped(s.h), s.batches[1]
     ours = engine(s, recipe)
-    one = batch(s, ours.task, count)
+    one = pending(s, ours.task, batch(s, ours.task, count))
     took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
     flops = 6 * recipe.model.macs(s.image) * count / took
     name = torch.cuda.get_device_name() if s.device.type == "cuda" else "a CPU"
@@ -219,11 +227,11 @@ def memory(s: Scale) -> list[Row]:
         ("every block recomputed", 1.0, s.h),
     ):
         task = engine(s, recipe, share).task
-        one = batch(s, task, s.batches[0])
+        one = pending(s, task, batch(s, task, s.batches[0]))
         backward(task, one)
         if s.device.type == "cuda":
             before = torch.cuda.memory_allocated()
-            losses = task(one)
+            losses = task(one())
             kept = torch.cuda.memory_allocated() - before
             del losses
             model = recipe.model
@@ -239,7 +247,7 @@ def memory(s: Scale) -> list[Row]:
 def large(s: Scale) -> list[Row]:
     """H-52: one update."""
     ours = engine(s, s.h52)
-    one = batch(s, ours.task, s.batches[0])
+    one = pending(s, ours.task, batch(s, ours.task, s.batches[0]))
     took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
     peak = torch.cuda.max_memory_allocated() / 1e9 if s.device.type == "cuda" else 0.0
     return [Row("H-52: images/s, peak GB", f"{s.batches[0] / took:.0f}, {peak:.1f}")]
@@ -256,7 +264,7 @@ def reads(s: Scale) -> list[Row]:
     count = s.batches[0]
     recipe = replace(s.h, batch_size=count, precision=precision)
     made: Engine = build_engine(recipe, Run(), Layout(1, count, 1), join_ranks(Run(timeout=120)))
-    one = batch(s, made.task, count)
+    one = pending(s, made.task, batch(s, made.task, count))
     made.update([one], 1e-3)
     found: Counter[str] = Counter()
     with counting(found):

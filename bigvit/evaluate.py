@@ -16,6 +16,7 @@ from bigvit.checkpoint.trained import trained
 from bigvit.data.bad import gather
 from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches, workers_for
+from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source, renumbered
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Data, ImageSize
@@ -60,7 +61,7 @@ class Counts:
 
 
 def evaluate(
-    predict: Callable[[Batch], Tensor],
+    predict: Callable[[Tensor], Tensor],
     source: Source,
     data: Data,
     batch_size: int,
@@ -73,6 +74,7 @@ def evaluate(
     """Count what `predict` gets right. Collective: every rank predicts equally often.
 
     Args:
+        predict: normalised images (B, C, H, W) -> logits (B, K).
         agreed: fetches a batch (none after the last), or raises; on every rank alike.
         workers: processes of this rank that decode.
         labels: the classes that count as right, by image number, instead of the source's one;
@@ -88,9 +90,10 @@ def evaluate(
     total = torch.zeros(len(views), 3, dtype=torch.int64)
     loss = torch.zeros(len(views), dtype=torch.float64)
     bad = torch.zeros(0, dtype=torch.int64)
+    normalise = Normalise(data, ranks.device)
     batches = test_batches(source, data, batch_size, ranks.rank, ranks.world, workers)
     while (batch := agreed(partial(next, batches, None))) is not None:
-        logits = predict(batch).cpu()
+        logits = predict(normalise(batch.images)).cpu()
         right, valid = _right(batch, labels, logits.shape[1])
         for i, view in enumerate(views):
             counts, each = _count(logits, right, valid, batch.targets, view)
@@ -170,14 +173,10 @@ def evaluate_checkpoint(
     right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None
     ranks = alone()
     task.to(ranks.device, DTYPES[recipe.precision])
-
-    def predict(batch: Batch) -> Tensor:
-        return task.predict(batch.to(ranks.device))
-
     with torch.no_grad():
         processes = workers_for(workers)
         counts = evaluate(
-            predict, test_set, recipe.data, batch_size, ranks, processes, right, among=among
+            task.predict, test_set, recipe.data, batch_size, ranks, processes, right, among=among
         )
     return {
         "checkpoint": str(checkpoint),

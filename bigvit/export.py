@@ -19,42 +19,10 @@ from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, resample_positions
-from bigvit.recipe import (
-    CaiT,
-    ClassAttention,
-    FixedLayerScale,
-    ImageSize,
-    LayerScale,
-    Model,
-    ParallelViT,
-    Recipe,
-    ResNet,
-    Swin,
-    UniformLayerScale,
-    ViT,
-    sides,
-)
+from bigvit.recipe import ImageSize, Recipe, sides
 
 log = logging.getLogger(__name__)
 OURS = re.compile(rf"{EXPORTED}|{CONFIG}|\.({EXPORTED}|{CONFIG})(\.[0-9a-f]{{8}})?\.aside")
-
-# timm's entry point of a ViT by width; every value of the model is given beside it
-ARCHITECTURES = {
-    384: "deit3_small_patch16_224",
-    512: "deit3_medium_patch16_224",
-    768: "deit3_base_patch16_224",
-    1024: "deit3_large_patch16_224",
-    1280: "deit3_huge_patch14_224",
-}
-
-LAYERS = {
-    ParallelViT: {"first_conv": "patch_embed.proj", "classifier": "head"},
-    ViT: {"first_conv": "patch_embed.proj", "classifier": "head"},
-    CaiT: {"first_conv": "patch_embed.proj", "classifier": "head"},
-    Swin: {"first_conv": "patch_embed.proj", "classifier": "head.fc"},
-    ResNet: {"first_conv": "conv1", "classifier": "fc"},
-}
-"""timm's names of the first and the last layer."""
 
 
 def export(
@@ -150,14 +118,15 @@ def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> d
     """config.json as timm reads it: architecture, its arguments, how images become inputs."""
     model, data = recipe.model, recipe.data
     height, width = sides(size)
+    described = model.timm(size)
     return {
-        **_architecture(recipe.model, (height, width)),
+        **described,
         "num_classes": model.num_classes,
         # where transformers looks for its id2label; timm reads it in either place
         **({} if classes is None else {"label_names": classes}),
         "pretrained_cfg": {
             "input_size": [model.in_chans, height, width],
-            "fixed_input_size": not isinstance(model, ResNet),
+            "fixed_input_size": True,
             "interpolation": "bicubic",
             "crop_pct": getattr(data, "test_crop_ratio", 1.0),
             "crop_mode": "center",
@@ -165,78 +134,7 @@ def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> d
             "std": list(data.std),
             "num_classes": model.num_classes,
             "pool_size": None,
-            **LAYERS[type(model)],
+            **described["pretrained_cfg"],
             "label_names": classes,
-        },
-    }
-
-
-def _architecture(model: Model, size: tuple[int, int]) -> dict[str, Any]:
-    """timm's entry point, and what it is to be called with."""
-    match model:
-        case ViT():
-            architecture = ARCHITECTURES.get(model.embed_dim, "deit3_small_patch16_224")
-            return _of_tokens(architecture, model, size, {"init_values": model.layer_scale})
-        case ParallelViT(branches_per_block=2):  # the only ones of timm's whose blocks have any
-            own = {"init_values": model.layer_scale, "no_embed_class": True}
-            return _of_tokens("vit_small_patch16_18x2_224", model, size, own)
-        case ParallelViT():
-            kind = f"ParallelViT with {model.branches_per_block} branches in a block, but with 2"
-            raise ValueError(f"timm's entry points build no {kind}: no export")
-        case CaiT(
-            talking_heads=True,
-            pooling=ClassAttention(depth=depth, keys="class and patches"),
-            residual=LayerScale() | UniformLayerScale() | FixedLayerScale(),
-        ):
-            own = {"depth_token_only": depth, "mlp_ratio_token_only": model.mlp_ratio}
-            return _of_tokens("cait_s24_224", model, size, own)
-        case CaiT():
-            kind = "CaiT but with talking heads, LayerScale and class attention to all tokens"
-            raise ValueError(f"timm's entry points build no {kind}: no export")
-        case Swin():
-            return {
-                "architecture": "swin_tiny_patch4_window7_224",
-                "num_features": model.maps(size)[-1][0],
-                "global_pool": "avg",
-                "model_args": {
-                    "img_size": list(size),
-                    "patch_size": model.patch_size,
-                    "in_chans": model.in_chans,
-                    "embed_dim": model.embed_dim,
-                    "depths": list(model.depths),
-                    "num_heads": list(model.num_heads),
-                    "window_size": model.window_size,
-                    "mlp_ratio": model.mlp_ratio,
-                },
-            }
-        case ResNet() if len(model.depths) == 4:
-            return {
-                "architecture": "resnet50",
-                "num_features": 2048,
-                "global_pool": "avg",
-                "model_args": {"layers": list(model.depths), "in_chans": model.in_chans},
-            }
-        case _:
-            kind = f"{type(model).__name__} like this"
-            raise ValueError(f"timm's entry points build no {kind}: no export")
-
-
-def _of_tokens(
-    architecture: str, model: ViT | ParallelViT | CaiT, size: tuple[int, int], own: dict[str, Any]
-) -> dict[str, Any]:
-    """What ViTs and CaiT have in common, and what is one's own."""
-    return {
-        "architecture": architecture,
-        "num_features": model.embed_dim,
-        "global_pool": "token",
-        "model_args": {
-            "img_size": list(size),
-            "patch_size": model.patch_size,
-            "in_chans": model.in_chans,
-            "embed_dim": model.embed_dim,
-            "depth": model.depth,
-            "num_heads": model.num_heads,
-            "mlp_ratio": model.mlp_ratio,
-            **own,
         },
     }

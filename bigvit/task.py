@@ -4,17 +4,16 @@ import torch
 from torch import Tensor, nn
 
 from bigvit import models, objectives
-from bigvit.data.batch import Batch
-from bigvit.data.mix import draw, mix_images, mix_targets
-from bigvit.models import Output
-from bigvit.recipe import Images, Objective, Recipe
+from bigvit.data.batch import Draws
+from bigvit.data.prepare import Inputs
+from bigvit.recipe import Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """A recipe's precision as torch's."""
 
 
 class Task(nn.Module):
-    """Turns a batch into named, already weighted losses, whose sum is to be minimised."""
+    """Turns inputs into named, already weighted losses, whose sum is to be minimised."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
@@ -24,12 +23,12 @@ class Task(nn.Module):
             for name, parameter in self.model.named_parameters():
                 trained = ".attn." in name or name.startswith(("head.", "pos_embed"))
                 parameter.requires_grad_(trained)
-        self.names = _distinct([objectives.name(item) for item in recipe.objectives])
-        self.heads = nn.ModuleDict()  # what only training needs
-        for name, item in zip(self.names, recipe.objectives, strict=True):
-            if head := objectives.head(item, recipe.model, recipe.data.image_size):
-                self.heads[name] = head
-        self.every_block = any(map(objectives.every_block, recipe.objectives))
+        size = recipe.data.image_size
+        built = [objectives.build(each, recipe.model, size) for each in recipe.objectives]
+        self.names = _distinct([each.name for each in built])
+        self.objectives = dict(zip(self.names, built, strict=True))
+        self.heads = nn.ModuleDict(self.objectives)  # what only training needs
+        self.wanted = sorted({block for each in built for block in each.wanted})
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -40,7 +39,8 @@ class Task(nn.Module):
     def initial_weight(self, name: str) -> Tensor:
         """What a parameter is at first, or a buffer of `statistics`; float32."""
         if name.startswith("model."):
-            return self.model.initial_weight(name.removeprefix("model."), self.recipe.seed)
+            name = name.removeprefix("model.")
+            return models.initial_weight(self.model, name, self.recipe.seed)
         return models.initial_weight(self, name, self.recipe.seed)
 
     def statistics(self) -> dict[str, Tensor]:
@@ -56,64 +56,39 @@ class Task(nn.Module):
         """Compile each block; after `recompute`, which it must see. Names stay."""
         self.model.compile_blocks()
 
-    def forward(self, batch: Batch, predict: bool = False) -> dict[str, Tensor]:
-        """The weighted losses of a training batch, float32 scalars by name.
+    def forward(self, inputs: Inputs | Tensor) -> dict[str, Tensor]:
+        """The weighted losses of a training micro-batch, float32 scalars by name.
 
         Args:
-            predict: nothing but "logits" (B, K), with nothing dropped or mixed. It has to come in
-                by this door: stage 3 starts anew at the outermost module's, and would otherwise
-                expect the weights of the last forward pass in the next.
+            inputs: or images alone, for nothing but "logits" (B, K) as `predict` makes them. They
+                have to come in by this door: stage 3 starts anew at the outermost module's, and
+                would otherwise expect the weights of the last forward pass in the next.
         """
-        if predict:
-            return {"logits": self.predict(batch)}
-        images, targets = self.inputs(batch)
-        output = self.model(self._to_model(images), batch.draws, self.every_block)
+        if isinstance(inputs, Tensor):
+            return {"logits": self.predict(inputs)}
+        images, targets, draws, number = inputs
+        output = self.model(self._to_model(images), draws.model, self.wanted)
+        epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
+        each = zip(self.objectives.items(), draws.objectives, strict=True)
         return {
-            name: self._loss(name, objective, output, targets, batch)
-            for name, objective in zip(self.names, self.recipe.objectives, strict=True)
+            name: objective.weighted(objective(output, targets, drawn), epoch, epochs)
+            for (name, objective), drawn in each
         }
 
-    def _loss(
-        self, name: str, objective: Objective, output: Output, targets: Tensor, batch: Batch
-    ) -> Tensor:
-        epoch = batch.number / self.recipe.updates_per_epoch
-        factor = objectives.factor(objective, epoch, self.recipe.schedule.epochs)
-        if name not in self.heads:
-            return factor * objectives.loss(objective, output, targets)
-        pairs = [batch.draws[key] for key in batch.draws if key.startswith(f"{name}_pairs_")]
-        return factor * objectives.loss(objective, output, targets, self.heads[name], pairs)
-
-    def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Images (B, C, H, W), normalised and mixed, and targets (B, K), float32."""
-        images = self.normalise(batch.images)
-        targets = objectives.dense(batch.targets, self.recipe.model.num_classes)
-        if (group := self.recipe.data.mixing_group) is not None:
-            images = mix_images(images, batch.draws, group)
-            targets = mix_targets(targets, batch.draws, group)
-        return images, targets
-
-    def predict(self, batch: Batch) -> Tensor:
-        """Logits (B, K), nothing dropped, and by the statistics of training."""
+    def predict(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W), normalised -> logits (B, K), nothing dropped, and by the statistics
+        of training."""
         training = self.training
         self.eval()
-        logits = self.model(self.pixels(batch.images), {}).logits
+        logits = self.model(self._to_model(images), {}).logits
         self.train(training)
         return logits
 
-    def pixels(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) uint8 as the model takes them, nothing mixed."""
-        return self._to_model(self.normalise(images))
-
-    def draws(self, number: int, span: tuple[int, int]) -> dict[str, Tensor]:
+    def draws(self, number: int, span: tuple[int, int]) -> Draws:
         """Everything random about positions [start, stop) of a global batch, made on the host."""
-        seed, data = self.recipe.seed, self.recipe.data
-        draws = self.model.draws(seed, number, span)
-        if isinstance(data, Images) and data.mix is not None:
-            draws |= draw(data.mix, data.image_size, seed, number, span)
-        for name, item in zip(self.names, self.recipe.objectives, strict=True):
-            model, size = self.recipe.model, data.image_size
-            draws |= objectives.draws(item, name, model, size, seed, number, span)
-        return draws
+        seed = self.recipe.seed
+        drawn = (each.draws(n, seed, number, span) for n, each in self.objectives.items())
+        return Draws(self.model.draws(seed, number, span), tuple(drawn))
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are not decayed although they are matrices."""
@@ -134,13 +109,6 @@ class Task(nn.Module):
         """Normalised images in the model's own precision."""
         # not by its name: seen outside its module, stage 3 would take it for another module's too
         return images.to(next(self.model.parameters()).dtype)
-
-    def normalise(self, images: Tensor) -> Tensor:
-        """uint8 pixels (B, C, H, W) -> normalised, float32."""
-        data = self.recipe.data
-        mean = torch.tensor(data.mean, device=images.device).view(1, -1, 1, 1)
-        std = torch.tensor(data.std, device=images.device).view(1, -1, 1, 1)
-        return (images.float() / 255 - mean) / std
 
 
 def _distinct(names: list[str]) -> list[str]:

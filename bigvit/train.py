@@ -17,8 +17,8 @@ from typing import NoReturn, TextIO
 
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.data.check import check_data
-from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
-from bigvit.ranks.starting import Starting, ranks_here
+from bigvit.engines import check as engines
+from bigvit.ranks.starting import Starting
 from bigvit.ranks.stopping import StopRequest
 from bigvit.recipe import Command, Layout, layout
 from bigvit.recipe.parse import parse
@@ -32,7 +32,10 @@ DONE, CRASHED, BAD_INPUT, STOPPED_ITSELF, REQUEUE = 0, 1, 2, 3, 85
 def main(args: Sequence[str] | None = None) -> int:
     """Run a training command, given without the program's name, and return its exit code."""
     stop = StopRequest()
-    starting = Starting(stop)
+    try:
+        starting = Starting(stop)
+    except ValueError as error:  # what the launcher says is none of a rank
+        return _refuse(str(error), 0)
     try:
         return _main(args, stop, starting)
     finally:
@@ -40,14 +43,14 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _main(args: Sequence[str] | None, stop: StopRequest, starting: Starting) -> int:
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = starting.rank, starting.world
     try:
         with contextlib.nullcontext() if rank == 0 else _silence():
             command = parse(sys.argv[1:] if args is None else args)
         cut, start = check(command, world)
     except (ValueError, OSError) as error:
         starting.leave(str(error), BAD_INPUT)
-        return _refuse_early(str(error), rank)
+        return _refuse_early(str(error), starting)
     except SystemExit as done:  # tyro has printed a help (0) or an error (2)
         starting.leave("its command line is wrong", BAD_INPUT if done.code else DONE)
         return _refuse("", rank) if done.code else DONE
@@ -64,10 +67,6 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
         ValueError: says what was given, what is allowed and what to do.
     """
     recipe, run = command.recipe, command.run
-    if run.engine == "single" and world > 1:
-        raise ValueError(
-            f"--engine single is one process, not {world}; leave it out, or use one rank"
-        )
     if run.evaluate_ema and recipe.ema is None:
         raise ValueError(
             "--evaluate-ema: this recipe keeps no average of the weights (ema is None); leave it "
@@ -78,14 +77,7 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
             "--evaluate-ema: this recipe has no test images (data.test_images 0); leave it out"
         )
     cut = layout(recipe, world, run.micro_batch)
-    if run.engine == "deepspeed":
-        config = deepspeed_config(recipe, cut, run)
-        if run.compile and stage_of(config) == 3:
-            raise ValueError(
-                f"--compile with --sharding {run.sharding}: DeepSpeed's hooks gather weights "
-                "between the layers at stage 3, and every update would compile them again; use "
-                "stage 2 or lower, or leave --compile out"
-            )
+    engines.check(recipe, cut, run)
     check_data(recipe.data, run)
     start = plan_start(command)
     if start.checkpoint is None:
@@ -138,7 +130,7 @@ def _train(
     except NotMet as error:
         starting.leave(str(error), error.code)
         _say_without(command, start, cut.world, str(error), error.code)
-        return _refuse(str(error), int(os.environ["LOCAL_RANK"]), error.code)
+        return _refuse(str(error), starting.local, error.code)
     watch.on_end = lambda why, code: _say_without(command, start, ranks.world, why, code)
     starting.met(watch.over)
     try:
@@ -147,20 +139,18 @@ def _train(
         reason = could_not_connect(ranks, error)
         watch.failed(reason.removeprefix(f"{ranks.name(ranks.rank)} "))
         _say_without(command, start, ranks.world, reason, CRASHED)
-        return _refuse(reason, int(os.environ["LOCAL_RANK"]), CRASHED)
+        return _refuse(reason, starting.local, CRASHED)
     folder, problem = None, ""
     code, reason = BAD_INPUT, ""
-    on_cpu = ranks.device.type == "cpu" and command.run.engine == "deepspeed"
     try:
-        if command.recipe.precision == "fp16" and on_cpu:
-            problem = "--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here"
-        elif ranks.rank == 0:
-            try:
+        try:
+            engines.check_device(command.recipe, command.run, ranks.device.type)
+            if ranks.rank == 0:
                 folder = opened = RunFolder(start.folder, command, ranks.world)
                 stop.asked_by_file = lambda: opened.asked_to_stop
                 watch.on_end = lambda why, code: opened.say(_state(code), code, why)
-            except ValueError as error:
-                problem = str(error)
+        except ValueError as error:
+            problem = str(error)
         if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
             problem = f"--run-dir {start.folder}: {blind}"
         stopped = folder is not None and folder.asked_to_stop
@@ -238,14 +228,13 @@ def _tell(folder: RunFolder, state: State, code: int, reason: str) -> None:
         print(f"warning: status.json cannot be written ({error})", file=sys.stderr, flush=True)
 
 
-def _refuse_early(message: str, rank: int) -> int:
+def _refuse_early(message: str, starting: Starting) -> int:
     """Refuse what this host's files or the command line show; another host may see no problem."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if (ranks_here() or world) == world:
-        return _refuse(message, rank)
+    if (starting.here or starting.world) == starting.world:
+        return _refuse(message, starting.rank)
     from bigvit.ranks.joining import tell
 
-    return _refuse(tell(message), int(os.environ["LOCAL_RANK"]))
+    return _refuse(tell(message), starting.local)
 
 
 def _refuse(message: str, rank: int, code: int = BAD_INPUT) -> int:

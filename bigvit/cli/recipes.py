@@ -21,12 +21,11 @@ def add(add: Add) -> None:
 
 def _list(options: argparse.Namespace) -> None:
     from bigvit.recipe.find import all_recipes
-    from bigvit.recipe.model import shape
 
     rows: list[tuple[str, ...]] = []
     for name, recipe in all_recipes().items():
         model, size = recipe.model, recipe.data.image_size
-        kind = f"{type(model).__name__} {shape(model)}"
+        kind = f"{type(model).__name__} {model.summary}"
         parameters = f"{model.parameters(size) / 1e6:.2f} M"
         pixels = f"{size[0]}x{size[1]}" if isinstance(size, tuple) else str(size)
         rows.append((name, kind, parameters, pixels, recipe.source))

@@ -1,9 +1,18 @@
-"""A micro-batch, as the loader makes it and the task takes it."""
+"""A micro-batch, as the loader makes it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from bigvit.data.mix import MixDraws
+
+
+class Draws(NamedTuple):
+    """Everything random in a task's forward pass, by who drew it and takes it back."""
+
+    model: Any  # what its `draws` made
+    objectives: tuple[tuple[Tensor, ...], ...]  # what each one's `draws` made
 
 
 class Batch(NamedTuple):
@@ -16,14 +25,23 @@ class Batch(NamedTuple):
     number: int  # global batches consumed before this one
     micro: int  # of this rank's micro-batches in the global batch
     valid: Tensor  # (B,) bool: false where there is no image: an evaluation's fillers, bad ones
-    draws: dict[str, Tensor]  # everything random in the forward pass
     bad: Tensor  # (any,) int64, distinct: images that could not be read; stays on the host
+    mix: MixDraws | None = None  # how images are mixed, if they are
+    draws: Draws | None = None  # of training alone
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""
-        move = {name: value.to(device, non_blocking=True) for name, value in self.draws.items()}
-        tensors = {
-            name: getattr(self, name).to(device, non_blocking=True)
-            for name in ("images", "targets", "ids", "slots", "valid")
-        }
-        return self._replace(**tensors, draws=move)
+        rest = {name: value for name, value in self._asdict().items() if name != "bad"}
+        return Batch(bad=self.bad, **_moved(rest, device))
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Tensors on a device, however they are nested."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, dict):
+        return {key: _moved(each, device) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        make: Any = getattr(value, "_make", type(value))  # of a named tuple
+        return make([_moved(each, device) for each in value])
+    return value

@@ -14,15 +14,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from bigvit import keyed_random
 from bigvit.data import augment
-from bigvit.data.batch import Batch
+from bigvit.data.batch import Batch, Draws
 from bigvit.data.decode import BadImage, Unread
+from bigvit.data.mix import draw
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
+from bigvit.ranks.launched import launched
 from bigvit.ranks.stopping import SIGNALS
 from bigvit.recipe import Data, Images, Layout, Recipe, sides
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
-Draws = Callable[[int, tuple[int, int]], dict[str, Tensor]]
+Draw = Callable[[int, tuple[int, int]], Draws]
 """(number of the global batch, span of positions) -> everything random in the forward pass."""
 
 ATTEMPTS = 100  # at finding an image in the place of a bad one
@@ -94,7 +96,7 @@ class _TestImages(Dataset[Sample]):
 
 
 def train_batches(
-    source: Source, recipe: Recipe, cut: Layout, rank: int, workers: int, first: int, draws: Draws
+    source: Source, recipe: Recipe, cut: Layout, rank: int, workers: int, first: int, draws: Draw
 ) -> Iterator[list[Batch]]:
     """This rank's micro-batches of every global batch from number `first` to the last one.
 
@@ -114,12 +116,13 @@ def train_batches(
 
     stream = _stream(_TrainImages(source, recipe.data, recipe.seed), places, workers)
     for number in numbers:
-        yield [
-            next(stream)._replace(
-                number=number, micro=micro, draws=draws(number, cut.span(rank, micro))
-            )
-            for micro in range(cut.accumulation)
-        ]
+        micro = list[Batch]()
+        for i in range(cut.accumulation):
+            span = cut.span(rank, i)
+            mix = draw(recipe.data, recipe.seed, number, span)
+            batch = next(stream)
+            micro.append(batch._replace(number=number, micro=i, mix=mix, draws=draws(number, span)))
+        yield micro
 
 
 def test_batches(
@@ -149,8 +152,7 @@ def workers_for(workers: int | None) -> int:
     """Data processes of this rank: as asked, or what its share of the host's cores allows."""
     if workers is not None:
         return workers
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1")))
-    return max(0, min(12, len(os.sched_getaffinity(0)) // ranks_here - 1))
+    return max(0, min(12, len(os.sched_getaffinity(0)) // (launched().here or 1) - 1))
 
 
 def _stream(
@@ -256,7 +258,6 @@ def _unpacked(packed: "_Packed | Unread") -> Batch:
         number=-1,
         micro=-1,
         valid=content[pixels - count : pixels].view(torch.bool),
-        draws={},
         bad=bads,
     )
 

@@ -5,37 +5,44 @@ end, as in timm, where the group is the whole batch. Shapes: B images, C channel
 classes.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
 from bigvit import keyed_random
-from bigvit.recipe import ImageSize, Mix, sides
+from bigvit.recipe import Data, Images, ImageSize, Mix, sides
 
 Span = tuple[int, int]
 
 
-def draw(mix: Mix, image_size: ImageSize, seed: int, number: int, span: Span) -> dict[str, Tensor]:
-    """How the samples at positions [start, stop) of a global batch, whole groups, are mixed.
+class MixDraws(NamedTuple):
+    """How each sample is mixed with its partner."""
 
-    Returns:
-        mix_blend (B,): weight of a sample's own pixels outside the box (mixup's lambda, or 1).
-        mix_box (B, 4): rows [top, bottom) and columns [left, right) that are the partner's.
-        mix_target (B,): weight of a sample's own target.
-    """
+    blend: Tensor  # (B,): weight of its own pixels outside the box (mixup's lambda, or 1)
+    box: Tensor  # (B, 4) int64: rows [top, bottom), columns [left, right) that are the partner's
+    target: Tensor  # (B,): weight of its own target
+
+
+def draw(data: Data, seed: int, number: int, span: Span) -> MixDraws | None:
+    """How the samples at positions [start, stop) of a global batch, whole groups, are mixed; None
+    where data are not mixed."""
+    if not isinstance(data, Images) or (mix := data.mix) is None:
+        return None
     start, stop = span
     assert start % mix.group == 0 and stop % mix.group == 0, "the layout keeps groups whole"
     drawn = [
-        _draw_group(mix, image_size, seed, number, group)
+        _draw_group(mix, data.image_size, seed, number, group)
         for group in range(start // mix.group, stop // mix.group)
     ]
     blends, boxes, targets = zip(*drawn, strict=True)
-    return {
-        "mix_blend": torch.tensor(blends, dtype=torch.float32).repeat_interleave(mix.group),
-        "mix_box": torch.tensor(boxes, dtype=torch.int64).repeat_interleave(mix.group, dim=0),
-        "mix_target": torch.tensor(targets, dtype=torch.float32).repeat_interleave(mix.group),
-    }
+    return MixDraws(
+        torch.tensor(blends, dtype=torch.float32).repeat_interleave(mix.group),
+        torch.tensor(boxes, dtype=torch.int64).repeat_interleave(mix.group, dim=0),
+        torch.tensor(targets, dtype=torch.float32).repeat_interleave(mix.group),
+    )
 
 
 def _draw_group(
@@ -62,21 +69,21 @@ def _part(side: int, place: float, own: float) -> tuple[int, int]:
     return max(middle - half, 0), min(middle + half, side)
 
 
-def mix_images(images: Tensor, draws: dict[str, Tensor], group: int) -> Tensor:
+def mix_images(images: Tensor, draws: MixDraws, group: int) -> Tensor:
     """Images (B, C, H, W), normalised -> mixed with their partners."""
     partners = _partners(images, group)
-    blend = draws["mix_blend"].to(images.dtype)[:, None, None, None]
+    blend = draws.blend.to(images.dtype)[:, None, None, None]
     mixed = images * blend + partners * (1 - blend)
-    top, bottom, left, right = draws["mix_box"][:, :, None, None, None].unbind(1)
+    top, bottom, left, right = draws.box[:, :, None, None, None].unbind(1)
     rows = torch.arange(images.shape[2], device=images.device)[None, None, :, None]
     columns = torch.arange(images.shape[3], device=images.device)[None, None, None, :]
     inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
     return torch.where(inside, partners, mixed)
 
 
-def mix_targets(targets: Tensor, draws: dict[str, Tensor], group: int) -> Tensor:
+def mix_targets(targets: Tensor, draws: MixDraws, group: int) -> Tensor:
     """Targets (B, K), distributions -> mixed with their partners'."""
-    own = draws["mix_target"][:, None]
+    own = draws.target[:, None]
     return targets * own + _partners(targets, group) * (1 - own)
 
 

@@ -9,13 +9,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bigvit.data.batch import Batch
+from bigvit.data.prepare import Inputs
 from bigvit.engines.norms import Norms
 from bigvit.ranks.joining import Ranks
 from bigvit.task import Task
 
 BuildTask = Callable[[], Task]
 """Builds the task. The engine calls it, so that it can choose where."""
+
+Pending = Callable[[], Inputs]
+"""Makes a micro-batch's inputs on the device. An engine calls it just before their forward pass,
+and keeps none: one micro-batch's float images are there at a time."""
 
 Check = Callable[[float], None]
 """Looks at an update's loss before it is applied, the same on every rank, and may raise."""
@@ -85,7 +89,7 @@ class Engine(Protocol):
     task: Task
 
     def update(
-        self, micro: Sequence[Batch], lr: float, check: Check | None = None, norms: bool = False
+        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
     ) -> StepInfo:
         """One optimizer step on this rank's micro-batches of a global batch.
 
@@ -98,8 +102,9 @@ class Engine(Protocol):
         """
         ...
 
-    def predict(self, batch: Batch) -> Tensor:
-        """Logits (B, K). Every rank calls it equally often: gathering weights is collective."""
+    def predict(self, images: Tensor) -> Tensor:
+        """Normalised images (B, C, H, W) -> logits (B, K). Every rank calls it equally often:
+        gathering weights is collective."""
         ...
 
     def slices(self) -> Iterator[Slice]:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from bigvit import optim
-from bigvit.data.batch import Batch
 from bigvit.engines.engine import (
     GRADIENT,
     BuildTask,
     Check,
     NotFinite,
+    Pending,
     Slice,
     StepInfo,
     buffer_slices,
@@ -55,7 +55,7 @@ class SingleEngine:
         self.loss_scale = LossScale(recipe.precision == "fp16")
 
     def update(
-        self, micro: Sequence[Batch], lr: float, check: Check | None = None, norms: bool = False
+        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
     ) -> StepInfo:
         scale = self.loss_scale.scale
         losses = dict(zip(self.task.names, self._accumulate(micro).tolist(), strict=True))
@@ -87,11 +87,11 @@ class SingleEngine:
         self._refresh()
         return StepInfo(losses, norm, finite, scale, found)
 
-    def _accumulate(self, micro: Sequence[Batch]) -> Tensor:
+    def _accumulate(self, micro: Sequence[Pending]) -> Tensor:
         """Leave the global batch's gradient in the working weights; return the mean losses."""
         losses: list[dict[str, Tensor]] = []
-        for batch in micro:
-            losses.append(self.task(batch.to(self.ranks.device)))
+        for inputs in micro:
+            losses.append(self.task(inputs()))
             loss = torch.stack(list(losses[-1].values())).sum() * self.loss_scale.scale
             (loss / len(micro)).backward()
         return mean_losses(losses)
@@ -120,8 +120,8 @@ class SingleEngine:
                 working.copy_(master)
 
     @torch.no_grad()
-    def predict(self, batch: Batch) -> Tensor:
-        return self.task.predict(batch.to(self.ranks.device))
+    def predict(self, images: Tensor) -> Tensor:
+        return self.task.predict(images)
 
     def slices(self) -> Iterator[Slice]:
         for name, _, master in self.pairs:

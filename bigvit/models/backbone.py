@@ -1,19 +1,88 @@
-"""What every model has beside its forward pass."""
+"""What every model has: a trunk and a head, whose blocks are all gone through in one way."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bigvit.layers.stochastic_depth import Span, draw
+from bigvit.layers.stochastic_depth import Drop, Span, draw, drops
 from bigvit.models.init import initial_weight
+from bigvit.models.output import Features, Output, TokenMap
+
+Grid = tuple[int, int]
+
+
+class Walk:
+    """A way through blocks on one residual stream, each with what it drops; what is asked for is
+    copied on the way."""
+
+    def __init__(self, drop: list[Drop], each: int, wanted: Collection[int]) -> None:
+        """Args:
+        drop: of all branches.
+        each: branches of a block.
+        wanted: blocks whose tokens are kept, counted from 0.
+        """
+        self.drop, self.each, self.wanted = drop, each, wanted
+        self.done = 0
+        self.maps: dict[int, TokenMap] = {}
+
+    def __call__(self, blocks: Iterable[Any], x: Tensor, grid: Grid, *more: Any) -> Tensor:
+        """x (B, T, D) through the next blocks, of which each gets `more` too -> (B, T, D)."""
+        for block in blocks:
+            start = self.each * self.done
+            x = block(x, *more, self.drop[start : start + self.each])
+            if self.done in self.wanted:  # a copy, as the next block changes x
+                self.maps[self.done] = TokenMap(_patches(x, grid).clone(), grid)
+            self.done += 1
+        return x
 
 
 class Backbone(nn.Module, ABC):
     """A model made of blocks, each of which can be recomputed or compiled by itself."""
 
     config: Any  # the recipe's model
+    norm: Any
+    head: Any
+
+    def forward(
+        self, images: Tensor, draws: Mapping[str, Tensor], blocks: Collection[int] = ()
+    ) -> Output:
+        """Args:
+        images: (B, C, H, W), normalised.
+        draws: what `draws` made for them, empty to drop nothing.
+        blocks: whose tokens are wanted too, counted from 0.
+        """
+        features = self.features(images, self.walk(draws, blocks))
+        pooled = self.pool(features)
+        logits = self.classify(pooled)
+        return Output(logits, features.tokens, features.grid, pooled, features.blocks)
+
+    @abstractmethod
+    def features(self, images: Tensor, walk: Walk) -> Features:
+        """The trunk: images (B, C, H, W) by way of all blocks. Within a forward pass of this module
+        alone: a sharded engine gathers the parameters that are its own there."""
+
+    def pool(self, features: Features) -> Tensor:
+        """The one vector (B, D) that is classified: the class token, or the mean of the tokens."""
+        return features.tokens.mean(dim=1) if features.cls is None else features.cls
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """(B, D) -> logits (B, K)."""
+        return self.head(pooled)
+
+    def walk(self, draws: Mapping[str, Tensor], blocks: Collection[int]) -> Walk:
+        """A way through all blocks."""
+        drop = drops(self.config.drop_path, self.config.branches, draws)
+        return Walk(drop, self.config.branches // self.config.depth, blocks)
+
+    def normalised(self, x: Tensor, grid: Grid, walk: Walk) -> Features:
+        """The end of a trunk: its last norm. x (B, T, D), a class token first if there is one."""
+        y = self.norm(x)
+        tokens = _patches(y, grid)
+        cls = y[:, 0] if y.shape[1] > tokens.shape[1] else None
+        return Features(tokens, grid, cls, walk.maps, x)
 
     @abstractmethod
     def all_blocks(self) -> list[Any]:
@@ -23,11 +92,7 @@ class Backbone(nn.Module, ABC):
     def init_weights(self, seed: int) -> None:
         """Initialise in place; the same weights for the same seed, wherever it is built."""
         for name, parameter in self.named_parameters():
-            parameter.copy_(self.initial_weight(name, seed))
-
-    def initial_weight(self, name: str, seed: int) -> Tensor:
-        """What `init_weights` would give a parameter, float32."""
-        return initial_weight(self, name, seed)
+            parameter.copy_(initial_weight(self, name, seed))
 
     def takes(self, name: str) -> bool:
         """Whether a parameter starts from given weights, where there are some."""
@@ -59,3 +124,8 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def layer_id(self, name: str) -> int:
         """Depth of a parameter: 0 the embedding, i the i-th block, depth + 1 norm and head."""
+
+
+def _patches(x: Tensor, grid: Grid) -> Tensor:
+    """x (B, T, D) without what stands before its patches (B, N, D)."""
+    return x[:, x.shape[1] - grid[0] * grid[1] :]

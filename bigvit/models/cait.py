@@ -6,7 +6,7 @@ Shapes: B images, N patches, D width, K classes; T tokens, N or, where a class t
 N + 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,11 @@ from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.precision import wide
 from bigvit.layers.residual import factors, initial_factors, scaled
-from bigvit.layers.stochastic_depth import Drop, add_branches, drops
+from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.layers.talking_heads import TalkingHeads
+from bigvit.models.backbone import Walk
 from bigvit.models.fixup import fixup, t_fixup
-from bigvit.models.init import generator
-from bigvit.models.output import Output, TokenMap
+from bigvit.models.output import Features
 from bigvit.models.vit import ClassTokenTransformer
 from bigvit.recipe import (
     AveragePooling,
@@ -104,54 +104,40 @@ class ClassAttentionTransformer(ClassTokenTransformer):
             case AveragePooling():
                 del self.cls_token
 
-    def forward(
-        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
-    ) -> Output:
-        """Args:
-        images: (B, C, H, W), normalised.
-        draws: what `draws` made for them, empty to drop nothing.
-        every_block: whether the patches of each self-attention block are wanted.
-        """
-        x_BND, grid = self.patch_embed(images)
-        x = wide(x_BND) + self.pos_embed
-        drop = drops(self.config.drop_path, self.config.branches, draws)
-        maps: list[TokenMap] = []
-        for i, block in enumerate(self.blocks):
-            if isinstance(self.pooling, ClassToken) and i == self.pooling.layer:
-                x = torch.cat([self._class_tokens(len(x)), x], dim=1)
-            x = block(x, drop[2 * i : 2 * i + 2])
-            if every_block:  # a copy, as the next block changes x
-                maps.append(TokenMap(x[:, -x_BND.shape[1] :].clone(), grid))
-        match self.pooling:
-            case ClassAttention():
-                cls = self._class_tokens(len(x))
-                for block in self.blocks_token_only:
-                    cls = block(cls, x)
-                cls, x = self.norm(cls)[:, 0], self.norm(x)
-            case ClassToken():
-                x = self.norm(x)
-                cls, x = x[:, 0], x[:, 1:]
-            case AveragePooling():
-                x = self.norm(x)
-                cls = x.mean(dim=1)
-        return Output(self.head(cls), x, grid, cls, tuple(maps))
+    def features(self, images: Tensor, walk: Walk) -> Features:
+        x, grid = self.patch_embed(images)
+        x = wide(x) + self.pos_embed
+        alone = self.pooling.layer if isinstance(self.pooling, ClassToken) else len(self.blocks)
+        x = walk(list(self.blocks)[:alone], x, grid)
+        if isinstance(self.pooling, ClassToken):
+            x = torch.cat([self._class_tokens(len(x)), x], dim=1)
+            x = walk(list(self.blocks)[alone:], x, grid)
+        return self.normalised(x, grid, walk)
+
+    def pool(self, features: Features) -> Tensor:
+        """The one vector (B, D) that is classified."""
+        if not isinstance(self.pooling, ClassAttention):
+            return super().pool(features)
+        cls = self._class_tokens(len(features.stream))
+        for block in self.blocks_token_only:
+            cls = block(cls, features.stream)
+        return self.norm(cls)[:, 0]
 
     def _class_tokens(self, count: int) -> Tensor:
         return wide(self.cls_token).expand(count, -1, -1)
 
-    def initial_weight(self, name: str, seed: int) -> Tensor:
-        """What `init_weights` would give a parameter, float32."""
+    def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
+        """By what multiplies the branches: their factors, and Fixup's and T-Fixup's weights."""
         if ".gamma_" in name:
-            value = torch.zeros(self.get_parameter(name).shape)
-            return initial_factors(self.residual, value, generator(seed, name))
-        weight, blocks = super().initial_weight(name, seed), len(self.all_blocks())
+            return initial_factors(self.residual, value, generator)
+        blocks = len(self.all_blocks())
         match self.residual:
             case Fixup():
-                return fixup(name, weight, 2 * blocks)
+                return fixup(name, value, generator, 2 * blocks)
             case TFixup():
-                return t_fixup(name, weight, blocks, generator(seed, name))
+                return t_fixup(name, value, generator, blocks)
             case _:
-                return weight
+                return None
 
     def takes(self, name: str) -> bool:
         """Whether a parameter starts from given weights."""

@@ -7,7 +7,7 @@ Shapes: B images, N tokens of a grid h x w, D width; T tokens: N, after a class 
 one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,12 @@ from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.precision import wide
-from bigvit.layers.stochastic_depth import Drop, add_branches, drops
-from bigvit.models.backbone import Backbone
-from bigvit.models.output import Output, TokenMap
+from bigvit.layers.stochastic_depth import Drop, add_branches
+from bigvit.models.backbone import Backbone, Walk
+from bigvit.models.output import Features
 from bigvit.models.swin import staged_layer_id
 from bigvit.recipe import CvT, ImageSize
-from bigvit.recipe.backbones import SPLITS
+from bigvit.recipe.models.t2t_vit import SPLITS
 
 EPS = 1e-5
 Grid = tuple[int, int]
@@ -121,21 +121,12 @@ class Stage(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if last else None
         self.blocks = nn.ModuleList(blocks)
 
-    def forward(
-        self, maps_BChw: Tensor, drop: Sequence[Drop], every_block: bool
-    ) -> tuple[Tensor, Grid, list[TokenMap]]:
-        """(B, C, h, w) -> (B, T, D) float32 or wider, their grid, and each block's tokens."""
+    def forward(self, maps_BChw: Tensor) -> tuple[Tensor, Grid]:
+        """(B, C, h, w) -> (B, T, D) float32 or wider, before its blocks, and the patches' grid."""
         x, grid = self.patch_embed(maps_BChw)
-        first = 0
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
-            first = 1
-        maps: list[TokenMap] = []
-        for i, block in enumerate(self.blocks):
-            x = block(x, grid, drop[2 * i : 2 * i + 2])
-            if every_block:  # a copy, as the next block changes x
-                maps.append(TokenMap(x[:, first:].clone(), grid))
-        return x, grid, maps
+        return x, grid
 
 
 class ConvolutionalVisionTransformer(Backbone):
@@ -153,26 +144,14 @@ class ConvolutionalVisionTransformer(Backbone):
         self.norm = LayerNorm(below, EPS)
         self.head = nn.Linear(below, model.num_classes)
 
-    def forward(
-        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
-    ) -> Output:
-        """Args:
-        images: (B, C, H, W), normalised.
-        draws: what `draws` made for them, empty to drop nothing.
-        every_block: whether each block's tokens are wanted.
-        """
-        drop = drops(self.config.drop_path, self.config.branches, draws)
-        maps: list[TokenMap] = []
+    def features(self, images: Tensor, walk: Walk) -> Features:
         x_BDhw, x, grid = images, images, (0, 0)
         for stage in self._stages():
-            count = 2 * len(stage.blocks)
-            x, grid, each = stage(x_BDhw, drop[:count], every_block)
-            drop, maps = drop[count:], maps + each
+            x, grid = stage(x_BDhw)
+            x = walk(stage.blocks, x, grid, grid)
             tokens = x[:, x.shape[1] - grid[0] * grid[1] :]
             x_BDhw = tokens.transpose(1, 2).unflatten(2, grid).to(images.dtype)
-        x = self.norm(x)
-        cls = x[:, 0]
-        return Output(self.head(cls), x[:, 1:], grid, cls, tuple(maps))
+        return self.normalised(x, grid, walk)
 
     def _stages(self) -> list[Any]:
         return [self.get_submodule(f"stage{i}") for i in range(len(self.config.depths))]

@@ -7,47 +7,56 @@ Shapes: D width.
 import torch
 from torch import Tensor, nn
 
+from bigvit.models.init import truncated
+
 VALUES = ".attn.qkv.weight", ".attn.v.weight"  # of the first, the last third
 QUERIES_AND_KEYS = ".attn.q.weight", ".attn.k.weight"
 LAST = ".attn.proj.weight", ".mlp.fc2.weight"
 FIRST = ".mlp.fc1.weight"
 
 
-def fixup(name: str, weight: Tensor, branches: int) -> Tensor:
+def fixup(name: str, value: Tensor, generator: torch.Generator, branches: int) -> Tensor | None:
     """Fixup's initial weights (arXiv:1901.09321, section 3): the head and the last layer of every
     residual branch 0, its other layer times branches^(-1/2), as a branch has two. In attention
     those are the values and the projection.
 
     Args:
-        weight: what the parameter starts as otherwise.
+        value: zeros of the parameter's shape, which are written to.
         branches: residual branches of the model.
+
+    Returns:
+        None for a parameter that starts as it does otherwise.
     """
     if name.endswith(LAST) or name == "head.weight":
-        return torch.zeros_like(weight)
-    if name.endswith((*VALUES, FIRST)):
-        _matrices(name, weight)[-1].mul_(branches**-0.5)
-    return weight
+        return value
+    if not name.endswith((*VALUES, FIRST)):
+        return None
+    _matrices(name, truncated(value, generator))[-1].mul_(branches**-0.5)
+    return value
 
 
-def t_fixup(name: str, weight: Tensor, blocks: int, generator: torch.Generator) -> Tensor:
+def t_fixup(name: str, value: Tensor, generator: torch.Generator, blocks: int) -> Tensor | None:
     """T-Fixup's initial weights of an encoder (Huang et al., ICML 2020, section 3.2): attention and
     MLP by Xavier's uniform rule, the values, the projection and the MLP times 0.67 blocks^(-1/4).
     Patches, class token, positions and head start as they do otherwise.
 
     Args:
-        weight: what the parameter starts as otherwise.
+        value: zeros of the parameter's shape, which are written to.
         blocks: of the model.
+
+    Returns:
+        None for a parameter that starts as it does otherwise.
     """
     if not name.endswith((*VALUES, *LAST, FIRST, *QUERIES_AND_KEYS)):
-        return weight
-    matrices = _matrices(name, weight)
+        return None
+    matrices = _matrices(name, value)
     for matrix in matrices:
         nn.init.xavier_uniform_(matrix, generator=generator)
     if not name.endswith(QUERIES_AND_KEYS):
         matrices[-1].mul_(0.67 * blocks**-0.25)
-    return weight
+    return value
 
 
-def _matrices(name: str, weight: Tensor) -> list[Tensor]:
+def _matrices(name: str, value: Tensor) -> list[Tensor]:
     """Views of a layer's matrices: of queries, keys and values where it has them all."""
-    return list(weight.chunk(3)) if name.endswith(".attn.qkv.weight") else [weight]
+    return list(value.chunk(3)) if name.endswith(".attn.qkv.weight") else [value]

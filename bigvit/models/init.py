@@ -1,7 +1,9 @@
 """Initial weights as a pure function of (seed, parameter name): the same on every rank, engine and
-device, in whatever order the model is built."""
+device, in whatever order the model is built. How a parameter begins is decided here, or by the
+model's own `begin`."""
 
 import math
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,28 +16,45 @@ from bigvit.layers.performer import Performer
 from bigvit.layers.talking_heads import HeadMixing
 
 
+@runtime_checkable
+class Ruled(Protocol):
+    """A model that has rules of its own."""
+
+    def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
+        """What a parameter begins as; None where the model has no rule for it.
+
+        Args:
+            value: zeros of its shape, float32; they may be written to.
+            generator: the parameter's own, fresh.
+        """
+        ...
+
+
 def initial_weight(model: nn.Module, name: str, seed: int) -> Tensor:
     """The initial value of a parameter or buffer, float32; the model itself may lie on meta.
 
     Linear layers, class token and positions: normal of deviation 0.02, truncated
     at two units as timm does, biases 0. Convolutions: as torch does. Norms: 1 and 0. LayerScale:
-    its initial value. Random features: orthogonal rows of norm sqrt(features).
+    its initial value. Random features: orthogonal rows of norm sqrt(features). All that unless the
+    model is `Ruled` and has another rule.
 
     Raises:
         TypeError: a module holds parameters whose initialisation is not known.
     """
     path, _, own = name.rpartition(".")
     module = model.get_submodule(path)
-    return _initial(module, own, getattr(module, own), generator(seed, name))
+    value = torch.zeros(getattr(module, own).shape, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(keyed_random.seed("init", seed, name))
+    ruled = model.begin(name, value, generator) if isinstance(model, Ruled) else None
+    return _initial(module, own, value, generator) if ruled is None else ruled
 
 
-def generator(seed: int, name: str) -> torch.Generator:
-    """What a parameter's initial value is drawn by."""
-    return torch.Generator().manual_seed(keyed_random.seed("init", seed, name))
+def truncated(value: Tensor, generator: torch.Generator) -> Tensor:
+    """What matrices and tokens begin as, written into `value`."""
+    return nn.init.trunc_normal_(value, std=0.02, generator=generator)
 
 
-def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:
-    value = torch.zeros(parameter.shape, dtype=torch.float32)
+def _initial(module: nn.Module, name: str, value: Tensor, generator: torch.Generator) -> Tensor:
     match module:
         case nn.Conv2d():
             # torch's default, kaiming_uniform(a=sqrt(5)), is this bound for weight and bias alike
@@ -48,9 +67,9 @@ def _initial(module: nn.Module, name: str, parameter: Tensor, generator: torch.G
         case nn.Linear() | HeadMixing() if name == "bias":
             return value
         case nn.Linear() | HeadMixing():
-            return nn.init.trunc_normal_(value, std=0.02, generator=generator)
+            return truncated(value, generator)
         case _ if name in ("cls_token", "pos_embed", "relative_position_bias_table"):
-            return nn.init.trunc_normal_(value, std=0.02, generator=generator)
+            return truncated(value, generator)
         case Performer():
             return nn.init.orthogonal_(value, math.sqrt(len(value)), generator=generator)
         case _:

@@ -4,7 +4,6 @@ Shapes: B images, N positions of a grid h x w, D channels.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,11 +11,10 @@ from timm.models.resnet import Bottleneck
 from timm.models.resnet import ResNet as TimmResNet
 from torch import Tensor, nn
 
-from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.stochastic_depth import recomputed
-from bigvit.models.backbone import Backbone
-from bigvit.models.output import Output, TokenMap
+from bigvit.models.backbone import Backbone, Walk
+from bigvit.models.output import Features, TokenMap
 from bigvit.recipe import ImageSize, ResNet
 
 
@@ -39,41 +37,35 @@ class ResidualNetwork(Backbone):
         for block in self.all_blocks():
             block.recompute = False
 
-    def forward(
-        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
-    ) -> Output:
-        """Args:
-        images: (B, C, H, W), normalised.
-        draws: nothing.
-        every_block: whether each block's channels are wanted.
-        """
+    def features(self, images: Tensor, walk: Walk) -> Features:
         stem: Any = self
         x_BDhw = stem.maxpool(stem.act1(stem.bn1(stem.conv1(images))))
-        maps: list[TokenMap] = []
-        for block in self.all_blocks():
+        for i, block in enumerate(self.all_blocks()):
             x_BDhw = recomputed(block, x_BDhw) if block.recompute else block(x_BDhw)
-            if every_block:
-                maps.append(_tokens(x_BDhw))
+            if i in walk.wanted:
+                walk.maps[i] = _tokens(x_BDhw)
         tokens, grid = _tokens(x_BDhw)
-        mean = tokens.mean(dim=1)
-        return Output(stem.fc(mean), tokens, grid, mean, tuple(maps))
+        return Features(tokens, grid, None, walk.maps, tokens)
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """(B, D) -> logits (B, K)."""
+        return self.get_submodule("fc")(pooled)
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""
         stages = range(1, len(self.config.depths) + 1)
         return [block for i in stages for block in self.get_submodule(f"layer{i}").children()]
 
-    def initial_weight(self, name: str, seed: int) -> Tensor:
-        """What `init_weights` would give a parameter, float32: convolutions by their outputs
-        (arXiv:1502.01852), the last norm of a branch 0, so that a block begins as its shortcut."""
+    def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Convolutions by their outputs (arXiv:1502.01852); the last norm of a branch with 0, so
+        that a block begins as its shortcut."""
         module, _, own = name.rpartition(".")
         if module.endswith(".bn3") and own == "weight":
-            return torch.zeros(self.get_parameter(name).shape)
+            return value
         if isinstance(conv := self.get_submodule(module), nn.Conv2d):
             fan_out = conv.out_channels * math.prod(conv.kernel_size)
-            generator = torch.Generator().manual_seed(keyed_random.seed("init", seed, name))
-            return torch.randn(conv.weight.shape, generator=generator) * math.sqrt(2 / fan_out)
-        return super().initial_weight(name, seed)
+            return value.normal_(generator=generator).mul_(math.sqrt(2 / fan_out))
+        return None
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: none."""

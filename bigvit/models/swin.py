@@ -8,7 +8,7 @@ Shapes: B images, N tokens of a grid h x w, D width.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from timm.layers import PatchEmbed  # pyright: ignore[reportPrivateImportUsage]
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.precision import wide
-from bigvit.layers.stochastic_depth import Drop, add_branches, drops
-from bigvit.models.backbone import Backbone
-from bigvit.models.output import Output, TokenMap
+from bigvit.layers.stochastic_depth import Drop, add_branches
+from bigvit.models.backbone import Backbone, Walk
+from bigvit.models.output import Features
 from bigvit.recipe import ImageSize, Swin, sides
 
 
@@ -91,31 +91,16 @@ class SwinTransformer(Backbone):
         self.norm = _norm(dim)
         self.head = nn.Sequential(OrderedDict(fc=nn.Linear(dim, model.num_classes)))
 
-    def forward(
-        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
-    ) -> Output:
-        """Args:
-        images: (B, C, H, W), normalised.
-        draws: what `draws` made for them, empty to drop nothing.
-        every_block: whether each block's tokens are wanted.
-        """
-        drop = iter(drops(self.config.drop_path, self.config.branches, draws))
-        maps: list[TokenMap] = []
+    def features(self, images: Tensor, walk: Walk) -> Features:
         x_BhwD = wide(self.patch_embed(images))
-        h, w = x_BhwD.shape[1:3]
+        x, grid = x_BhwD, (0, 0)
         stage: Any
         for stage in self.layers:
             x_BhwD = wide(stage.downsample(x_BhwD))
-            h, w = x_BhwD.shape[1:3]
-            x = x_BhwD.flatten(1, 2)
-            for block in stage.blocks:
-                x = block(x, [next(drop), next(drop)])
-                if every_block:  # a copy, as the next block changes x
-                    maps.append(TokenMap(x.clone(), (h, w)))
-            x_BhwD = x.unflatten(1, (h, w))
-        tokens = self.norm(x_BhwD.flatten(1, 2))
-        mean = tokens.mean(dim=1)
-        return Output(self.head(mean), tokens, (h, w), mean, tuple(maps))
+            grid = x_BhwD.shape[1], x_BhwD.shape[2]
+            x = walk(stage.blocks, x_BhwD.flatten(1, 2), grid)
+            x_BhwD = x.unflatten(1, grid)
+        return self.normalised(x_BhwD.flatten(1, 2), grid, walk)
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""

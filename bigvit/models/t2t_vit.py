@@ -7,7 +7,7 @@ have no dropout.
 Shapes: B images, N tokens, D width; T = N + 1 tokens, the class token first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ from bigvit.layers.norm import LayerNorm
 from bigvit.layers.performer import Performer
 from bigvit.layers.precision import wide
 from bigvit.layers.sinusoid import sinusoid
-from bigvit.layers.stochastic_depth import Drop, add_branches, drops
-from bigvit.models.backbone import Backbone
-from bigvit.models.output import Output, TokenMap
+from bigvit.layers.stochastic_depth import Drop, add_branches
+from bigvit.models.backbone import Backbone, Walk
+from bigvit.models.output import Features
 from bigvit.recipe import ImageSize, T2TViT
-from bigvit.recipe.backbones import SPLITS
+from bigvit.recipe.models.t2t_vit import SPLITS
 
 EPS = 1e-5
 
@@ -90,27 +90,12 @@ class T2TVisionTransformer(Backbone):
         self.norm = LayerNorm(model.embed_dim, EPS)
         self.head = nn.Linear(model.embed_dim, model.num_classes)
 
-    def forward(
-        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
-    ) -> Output:
-        """Args:
-        images: (B, C, H, W), normalised.
-        draws: what `draws` made for them, empty to drop nothing.
-        every_block: whether each block's tokens are wanted.
-        """
+    def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.tokens_to_token(images)
         x_BND = wide(x_BND)
         x = torch.cat([wide(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
         x = x + sinusoid(x.shape[1], x.shape[2], x.device).to(x.dtype)
-        drop = drops(self.config.drop_path, self.config.branches, draws)
-        maps: list[TokenMap] = []
-        for i, block in enumerate(self.blocks):
-            x = block(x, drop[2 * i : 2 * i + 2])
-            if every_block:  # a copy, as the next block changes x
-                maps.append(TokenMap(x[:, 1:].clone(), grid))
-        x = self.norm(x)
-        cls = x[:, 0]
-        return Output(self.head(cls), x[:, 1:], grid, cls, tuple(maps))
+        return self.normalised(walk(self.blocks, x, grid), grid, walk)
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""

@@ -9,7 +9,7 @@ LayerNorm that returns the weights' type. Blocks change the x that they are give
 Shapes: B images, N patches, D width, K classes; T = N + 1 tokens, the class token first.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +21,9 @@ from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.patch_embed import PatchEmbed
 from bigvit.layers.precision import wide
-from bigvit.layers.stochastic_depth import Drop, add_branches, drops
-from bigvit.models.backbone import Backbone
-from bigvit.models.output import Output, TokenMap
+from bigvit.layers.stochastic_depth import Drop, add_branches
+from bigvit.models.backbone import Backbone, Walk
+from bigvit.models.output import Features
 from bigvit.recipe import CaiT, ImageSize, ParallelViT, ViT
 
 
@@ -71,27 +71,11 @@ class ClassTokenTransformer(Backbone):
         self.norm = LayerNorm(dim)
         self.head = nn.Linear(dim, model.num_classes)
 
-    def forward(
-        self, images: Tensor, draws: Mapping[str, Tensor], every_block: bool = False
-    ) -> Output:
-        """Args:
-        images: (B, C, H, W), normalised.
-        draws: what `draws` made for them, empty to drop nothing.
-        every_block: whether each block's tokens are wanted.
-        """
+    def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
         x_BND = wide(x_BND) + self.pos_embed
         x = torch.cat([wide(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
-        drop = drops(self.config.drop_path, self.config.branches, draws)
-        each = self.config.branches // self.config.depth
-        maps: list[TokenMap] = []
-        for i, block in enumerate(self.blocks):
-            x = block(x, drop[each * i : each * (i + 1)])
-            if every_block:  # a copy, as the next block changes x
-                maps.append(TokenMap(x[:, 1:].clone(), grid))
-        x = self.norm(x)
-        cls = x[:, 0]
-        return Output(self.head(cls), x[:, 1:], grid, cls, tuple(maps))
+        return self.normalised(walk(self.blocks, x, grid), grid, walk)
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""

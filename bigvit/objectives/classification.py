@@ -3,17 +3,26 @@
 Shapes: B images, K classes.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bigvit.data.prepare import Targets
+from bigvit.models.output import Output
+from bigvit.objectives.objective import Objective
 
-def dense(targets: Tensor, classes: int) -> Tensor:
-    """Targets as distributions: (B,) class numbers or (B, K) probabilities -> (B, K) float32."""
-    if targets.ndim == 2:
-        return targets.float()
-    # not one_hot, which has the host look at the targets
-    return (targets[:, None] == torch.arange(classes, device=targets.device)).float()
+
+class Classification(Objective):
+    """A loss of the logits (B, K) and the targets (B, K)."""
+
+    def __init__(self, name: str, weight: float, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(name, weight)
+        self.loss = loss
+
+    def forward(self, output: Output, targets: Targets, draws: Sequence[Tensor]) -> Tensor:
+        return self.loss(output.logits, targets.dense)
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor, threshold: float) -> Tensor:
@@ -21,9 +30,9 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor, threshold: float) -> T
 
     Args:
         logits: (B, K).
-        targets: (B,) class numbers or (B, K) probabilities; above `threshold` counts as 1.
+        targets: (B, K) probabilities; above `threshold` counts as 1.
     """
-    positive = (dense(targets, logits.shape[1]) > threshold).float()
+    positive = (targets > threshold).float()
     return F.binary_cross_entropy_with_logits(logits.float(), positive)
 
 
@@ -32,8 +41,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
 
     Args:
         logits: (B, K).
-        targets: (B,) class numbers or (B, K) probabilities.
+        targets: (B, K) probabilities, float32.
     """
-    classes = logits.shape[1]
-    smooth = dense(targets, classes) * (1 - smoothing) + smoothing / classes
+    smooth = targets * (1 - smoothing) + smoothing / logits.shape[1]
     return -(smooth * torch.log_softmax(logits.float(), dim=1)).sum(dim=1).mean()

@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bigvit import keyed_random
+from bigvit.data.prepare import Targets
 from bigvit.layers.precision import wide
 from bigvit.layers.wide_linear import WideLinear
-from bigvit.models.output import TokenMap
+from bigvit.models.output import Output, TokenMap
+from bigvit.objectives.objective import Objective
 from bigvit.recipe import DRLoc
 
 Grid = tuple[int, int]
@@ -29,7 +31,7 @@ LEAST_VARIANCE = 1e-8
 
 def draw(
     drloc: DRLoc, grids: Sequence[Grid], name: str, seed: int, number: int, span: Span
-) -> list[Tensor]:
+) -> tuple[Tensor, ...]:
     """Pairs of tokens for the images at positions [start, stop) of a global batch.
 
     A position's pairs depend on nothing but the seed, the batch and the position.
@@ -57,7 +59,7 @@ def draw(
         if drloc.pairs is None:
             cells[:, :, 0] = np.arange(count)
         pairs.append(torch.from_numpy(cells))
-    return pairs
+    return tuple(pairs)
 
 
 class Localizer(nn.Module):
@@ -78,24 +80,35 @@ class Localizer(nn.Module):
         return self.layers[-1](x)
 
 
-class DenseRelativeLocalization(nn.Module):
+class DenseRelativeLocalization(Objective):
     """The loss with its MLPs: one on the last tokens, or one on each block's."""
 
     def __init__(self, drloc: DRLoc, maps: Sequence[tuple[int, Grid]]) -> None:
-        """Args: maps: width and grid of the tokens, before they are pooled."""
-        super().__init__()
+        """Args: maps: width and grid of each block's tokens, before they are pooled."""
+        super().__init__("drloc", drloc.weight, drloc.ramp)
         self.drloc = drloc
+        blocks = tuple(range(len(maps)))[0 if drloc.blocks == "all" else -1 :]
+        self.wanted = () if drloc.blocks == "last" and drloc.normalised else blocks
+        maps = [maps[i] for i in blocks]
+        self.grids = [grid for _, grid in maps]
         self.mlps = nn.ModuleList(
             Localizer(drloc, dim, sum(drloc.outputs(drloc.pooled(grid)))) for dim, grid in maps
         )
 
-    def forward(self, maps: Sequence[TokenMap], pairs: Sequence[Tensor]) -> Tensor:
-        """The loss, not weighted, summed over maps: a float32 scalar.
+    def draws(self, name: str, seed: int, number: int, span: Span) -> tuple[Tensor, ...]:
+        return draw(self.drloc, self.grids, name, seed, number, span)
 
-        Args:
-            maps: tokens before they are pooled.
-            pairs: what `draw` made for their grids.
-        """
+    def forward(self, output: Output, targets: Targets, draws: Sequence[Tensor]) -> Tensor:
+        return self.of_maps(self.seen(output), draws)
+
+    def seen(self, output: Output) -> Sequence[TokenMap]:
+        """The tokens that it looks at, before they are pooled."""
+        if not self.wanted:
+            return [TokenMap(output.tokens, output.grid)]
+        return [output.blocks[i] for i in self.wanted]
+
+    def of_maps(self, maps: Sequence[TokenMap], pairs: Sequence[Tensor]) -> Tensor:
+        """The loss of tokens before they are pooled, and what `draw` made for their grids."""
         losses: list[Tensor] = []
         for (tokens, grid), mlp, pairs_BM2 in zip(maps, self.mlps, pairs, strict=True):
             pooled, grid = pool(self.drloc, tokens, grid)

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bigvit.ranks.launched import launched
+
 MARGIN = 30.0  # seconds by which a collective outlasts the time after which a rank is called silent
 GATHERED = 2000  # bytes of a rank's text
 
@@ -77,7 +79,7 @@ class Ranks:
     @property
     def first_on_host(self) -> bool:
         """Whether this rank is the first one of its host."""
-        return int(os.environ.get("LOCAL_RANK", "0")) == 0
+        return launched().local == 0
 
     def agree(self, flag: int) -> int:
         """The largest of the ranks' flags. Collective."""
@@ -154,7 +156,7 @@ def meet(timeout: float) -> Ranks:
         single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": _free_port()}
         os.environ.update(single)
     device = _device()
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, _, world, _ = launched()
     store, keys = _store(timeout)
     store.set(keys[rank], socket.gethostname())
     try:
@@ -203,7 +205,7 @@ def could_not_connect(ranks: Ranks, error: Exception) -> str:
 def tell(problem: str) -> str:
     """Bring a problem that was found before anything else to the ranks of other hosts, which may
     have none and would wait: all end with code 2. Returns what is left to say here."""
-    rank, first = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]) == 0
+    rank, local, *_ = launched()
     here = socket.gethostname()
     try:
         store, keys = _store(TELLING)
@@ -215,7 +217,7 @@ def tell(problem: str) -> str:
     except (NotMet, dist.DistError):
         pass
     time.sleep(1)  # the others read it
-    return problem if first else ""
+    return "" if local else problem
 
 
 def tell_ended(reason: str, code: int) -> None:
@@ -246,7 +248,7 @@ def _judge(store: dist.TCPStore, verdict: dict[str, Any]) -> None:
 
 def _verdict(store: dist.TCPStore, keys: list[str], timeout: float) -> dict[str, Any]:
     """Wait for what is said; rank 0 says it when all have come."""
-    if os.environ["RANK"] == "0":
+    if launched().rank == 0:
         deadline = time.monotonic() + timeout
         while not store.check([VERDICT]):
             if store.check(keys):
@@ -262,7 +264,7 @@ def _verdict(store: dist.TCPStore, keys: list[str], timeout: float) -> dict[str,
 
 def _read(store: dist.TCPStore, seconds: float) -> None:
     """This rank has read why they do not meet; the one that serves it stays for the others."""
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, _, world, _ = launched()
     with contextlib.suppress(dist.DistError):
         store.set(f"bigvit/read/{rank}", "")
         if _is_here(os.environ["MASTER_ADDR"]):
@@ -272,7 +274,7 @@ def _read(store: dist.TCPStore, seconds: float) -> None:
 
 def _store(timeout: float, serve: bool | None = None) -> tuple[dist.TCPStore, list[str]]:
     """The store at rank 0's address, which serves it, and each rank's key there."""
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, _, world, _ = launched()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # torchrun's own process serves it; torch meets at this very store afterwards
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -314,7 +316,7 @@ def end(code: int) -> NoReturn:
 def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    device = torch.device("cuda", launched().local)
     torch.cuda.set_device(device)
     return device
 

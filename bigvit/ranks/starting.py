@@ -21,6 +21,7 @@ from typing import NoReturn
 
 import psutil
 
+from bigvit.ranks.launched import launched
 from bigvit.ranks.stopping import ORPHANED, StopRequest, lives
 
 LOOK = 0.5  # seconds between looks
@@ -33,12 +34,6 @@ CRASHED, REQUEUE = 1, 85
 MEETING = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # variables that ranks of a run share
 
 
-def ranks_here() -> int | None:
-    """How many ranks this host has, where the launcher says so."""
-    named = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE")
-    return int(named) if named else None  # the first is DeepSpeed's name for it, then torchrun's
-
-
 class Starting:
     """Watches from a thread: the other ranks here until `met`, the launchers until `stop` is asked
     for the first time, as then the loop looks for their end."""
@@ -48,10 +43,7 @@ class Starting:
         self.told: Callable[[str, int], None] | None = None  # before the end: why, and the code
         self.over: Callable[[str, int], NoReturn] | None = None  # ends all ranks, once they met
         self.known, self.closed = threading.Event(), threading.Event()
-        self.rank, self.local, self.world = (
-            int(os.environ.get(name, default))
-            for name, default in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
-        )
+        self.rank, self.local, self.world, self.here = launched()
         self.host = socket.gethostname()
         self.parent = psutil.Process().parent()
         self.others: dict[int, psutil.Process] = {}  # of this host, by their number here
@@ -115,7 +107,7 @@ class Starting:
                 self._end(f"{self._name(number)}: {reason}", code, speaks)
         dead = [n for n, process in self._others_here() if not lives(process)]
         if self.stop.requested:  # by a launcher, maybe, that has seen one end
-            unseen = set(range(ranks_here() or 0)) - self.others.keys() - self.left.keys()
+            unseen = set(range(self.here or 0)) - self.others.keys() - self.left.keys()
             dead += sorted(unseen - {self.local})
         self.missed = (self.missed or now) if dead else None
         if self.missed is not None and now - self.missed > GATHER and self._goes_on():
@@ -178,7 +170,7 @@ class Starting:
         self.known.wait(KNOWN)
         if self.told is not None:
             self.told(reason, code)
-        if first and (ranks_here() or self.world) < self.world:
+        if first and (self.here or self.world) < self.world:
             from bigvit.ranks.joining import tell_ended
 
             tell_ended(reason, code)

@@ -3,7 +3,6 @@
 Nothing here imports torch, so that a command line is checked before anything heavy is loaded.
 """
 
-from bigvit.recipe.backbones import CvT, ResNet, Swin, T2TViT
 from bigvit.recipe.data import (
     Data,
     Digits,
@@ -17,20 +16,22 @@ from bigvit.recipe.data import (
 )
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.layout import Layout, layout
-from bigvit.recipe.model import (
+from bigvit.recipe.models import Model
+from bigvit.recipe.models.cait import (
     CAIT_SIZES,
-    VIT_SIZES,
     AveragePooling,
     CaiT,
     ClassAttention,
     ClassToken,
-    Model,
-    ParallelViT,
     Pooling,
-    ViT,
     cait,
-    vit,
 )
+from bigvit.recipe.models.cvt import CvT
+from bigvit.recipe.models.parallel_vit import ParallelViT
+from bigvit.recipe.models.resnet import ResNet
+from bigvit.recipe.models.swin import Swin
+from bigvit.recipe.models.t2t_vit import T2TViT
+from bigvit.recipe.models.vit import VIT_SIZES, ViT, vit
 from bigvit.recipe.objective import BinaryCrossEntropy, CrossEntropy, DRLoc, Objective, Ramp
 from bigvit.recipe.optim import AdamW, Cosine, Lamb, Optimizer, Schedule
 from bigvit.recipe.recipe import Recipe

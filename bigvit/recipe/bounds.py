@@ -182,6 +182,12 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text):,} characters)"
 
 
+def allow(path: str, value: object, fine: bool, allowed: str) -> None:
+    """Raise ValueError where a value is not fine, with its field and what it must be."""
+    if not fine:
+        raise ValueError(f"{path}: {shown(value)} is not allowed; it must be {allowed}")
+
+
 def _leaves(value: object, path: str) -> Iterator[tuple[str, object, str, Any]]:
     """Every plain value inside a dataclass: its path, the dataclass, its name there, and itself."""
     assert is_dataclass(value)

@@ -8,21 +8,17 @@ import difflib
 import math
 from pathlib import Path
 
-from bigvit.recipe.backbones import CvT, ResNet, Swin, T2TViT
 from bigvit.recipe.bounds import (
     MOST_PARAMETERS,
-    MOST_STAGES,
     MOST_UPDATES,
+    allow,
     check_numbers,
     leaves,
-    shown,
 )
 from bigvit.recipe.data import Digits, Images, RandomResizedCrop, SimpleRandomCrop
 from bigvit.recipe.depth import sides
-from bigvit.recipe.model import CaiT, ClassToken, ParallelViT, ViT
 from bigvit.recipe.objective import BinaryCrossEntropy, DRLoc
 from bigvit.recipe.recipe import Recipe
-from bigvit.recipe.residual import FixedLayerScale
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
 
@@ -58,7 +54,7 @@ def check_training(recipe: Recipe) -> None:
             f"model.num_classes: {heads} is not allowed; it must be {classes}, what the data have "
             f"(data.classes): --model.num-classes {classes}"
         )
-    if recipe.trainable == "attention" and isinstance(recipe.model, ResNet):
+    if recipe.trainable == "attention" and not recipe.model.has_attention:
         raise ValueError(
             f"trainable: attention is not allowed; {type(recipe.model).__name__} has none, and its "
             "head alone would be trained: --trainable all"
@@ -103,22 +99,12 @@ def check_changes(run: Run, recipe: Recipe) -> None:
 
 def _check_model(recipe: Recipe) -> None:
     model, size = recipe.model, recipe.data.image_size
-    match model:
-        case Swin() | CvT() | ResNet():
-            _check_stages(model)
-        case _:
-            _check_uniform(model)
-    if isinstance(model, CaiT):
-        _check_cait(recipe, model)
-    if isinstance(model, ViT | ParallelViT | CaiT | Swin):
-        patch = model.patch_size
-        fits = all(side % patch == 0 for side in sides(size))
-        _allow("data.image_size", size, fits, f"a multiple of model.patch_size ({patch})")
+    model.check(size, recipe.starts_from)
     if (parameters := model.parameters(size)) > MOST_PARAMETERS:
-        width = "model.embed_dims" if isinstance(model, CvT) else "model.embed_dim"
         raise ValueError(
-            f"model: {parameters:,} parameters are not allowed; choose smaller values of {width}, "
-            f"model.depth or data.image_size, as no machine holds more than {MOST_PARAMETERS:,}"
+            f"model: {parameters:,} parameters are not allowed; choose smaller values of "
+            f"model.{model.width}, model.depth or data.image_size, as no machine holds more than "
+            f"{MOST_PARAMETERS:,}"
         )
     drop = model.drop_path
     if drop.grouped and min(drop.kept(model.branches)) == 0:
@@ -128,68 +114,27 @@ def _check_model(recipe: Recipe) -> None:
         )
 
 
-def _check_cait(recipe: Recipe, model: CaiT) -> None:
-    if isinstance(model.pooling, ClassToken):
-        layer, last = model.pooling.layer, model.depth - 1
-        _allow("model.pooling.layer", layer, layer <= last, f"0 to {last}")
-    if isinstance(model.residual, FixedLayerScale):
-        start = recipe.starts_from
-        allowed = "the recipe whose run the fixed factors are taken from"
-        _allow("starts_from", start, start is not None, allowed)
-
-
-def _check_uniform(model: ViT | ParallelViT | CaiT | T2TViT) -> None:
-    _allow("model.mlp_ratio", model.mlp_ratio, model.hidden_dim >= 1, "1/embed_dim or more")
-    _allow(
-        "model.embed_dim",
-        model.embed_dim,
-        model.embed_dim % model.num_heads == 0,
-        f"a multiple of model.num_heads ({model.num_heads})",
-    )
-
-
-def _check_stages(model: Swin | CvT | ResNet) -> None:
-    depths = model.depths
-    _allow("model.depths", depths, 1 <= len(depths) <= MOST_STAGES, f"1 to {MOST_STAGES} numbers")
-    if isinstance(model, ResNet):
-        _allow("model.depths", depths, model.depth >= 2, "two blocks or more in all")
-        return
-    heads, stages = model.num_heads, f"one for each of {len(depths)} stages"
-    _allow("model.num_heads", heads, len(heads) == len(depths), stages)
-    if isinstance(model, Swin):
-        name, given = "model.embed_dim", model.embed_dim
-        widths = tuple(model.embed_dim * 2**i for i in range(len(depths)))
-    else:
-        name, given = "model.embed_dims", model.embed_dims
-        widths = model.embed_dims
-        _allow(name, given, len(widths) == len(depths), stages)
-    fits = all(d % n == 0 for d, n in zip(widths, heads, strict=True))
-    _allow(name, given, fits, f"in each stage a multiple of model.num_heads {heads}")
-    narrow = int(min(widths) * model.mlp_ratio) >= 1
-    _allow("model.mlp_ratio", model.mlp_ratio, narrow, "1/width or more")
-
-
 def _check_data(recipe: Recipe) -> None:
     data, model = recipe.data, recipe.model
     channels, heads = data.channels, model.num_classes
-    _allow(
+    allow(
         "model.in_chans",
         model.in_chans,
         model.in_chans == channels,
         f"{channels}, what the images have",
     )
     enough = f"{data.classes} or more, what the data have"
-    _allow("model.num_classes", heads, heads >= data.classes, enough)
+    allow("model.num_classes", heads, heads >= data.classes, enough)
     for name in ("mean", "std"):
         value = getattr(data, name)
-        _allow(f"data.{name}", value, len(value) == channels, f"{channels} numbers")
+        allow(f"data.{name}", value, len(value) == channels, f"{channels} numbers")
     match data:
         case Digits():
             size = data.image_size
-            _allow("data.image_size", size, size == 8, "8, what the scans have")
+            allow("data.image_size", size, size == 8, "8, what the scans have")
             if data.augment:
                 pixels = data.augment.pixels
-                _allow("data.augment.pixels", pixels, pixels < size, "0 to 7")
+                allow("data.augment.pixels", pixels, pixels < size, "0 to 7")
         case Images():
             _check_crop(data)
 
@@ -199,10 +144,10 @@ def _check_crop(data: Images) -> None:
         case RandomResizedCrop():
             for name in ("scale", "ratio"):
                 low, high = getattr(data.crop, name)
-                _allow(f"data.crop.{name}", (low, high), low <= high, "the lower one first")
+                allow(f"data.crop.{name}", (low, high), low <= high, "the lower one first")
         case SimpleRandomCrop():
             padding, most = data.crop.padding, min(sides(data.image_size)) - 1
-            _allow("data.crop.padding", padding, padding <= most, f"0 to {most}")
+            allow("data.crop.padding", padding, padding <= most, f"0 to {most}")
 
 
 def _check_objectives(recipe: Recipe) -> None:
@@ -227,14 +172,14 @@ def _check_drloc(path: str, drloc: DRLoc, epochs: int) -> None:
         raise ValueError(f"{path}.unit: {drloc.offsets} offsets have no unit; choose grid")
     if ramp := drloc.ramp:
         warmup, allowed = ramp.warmup_epochs, f"0 to schedule.epochs ({epochs})"
-        _allow(f"{path}.ramp.warmup_epochs", warmup, warmup <= epochs, allowed)
+        allow(f"{path}.ramp.warmup_epochs", warmup, warmup <= epochs, allowed)
 
 
 def _check_schedule(recipe: Recipe) -> None:
     batch, schedule, data = recipe.batch_size, recipe.schedule, recipe.data
     epochs, warmup = schedule.epochs, schedule.warmup_epochs
     allowed = f"0 to schedule.epochs ({epochs})"
-    _allow("schedule.warmup_epochs", warmup, warmup <= epochs, allowed)
+    allow("schedule.warmup_epochs", warmup, warmup <= epochs, allowed)
     if recipe.updates_per_epoch == 0:
         raise ValueError(
             f"batch_size: {batch} is larger than an epoch ({data.train_images} images); choose a "
@@ -250,8 +195,3 @@ def _check_schedule(recipe: Recipe) -> None:
             f"batch_size: {batch} with data.repeats {data.repeats} would mix copies of one image "
             f"with each other in groups of {group}; choose at least {group * data.repeats}"
         )
-
-
-def _allow(path: str, value: object, fine: bool, allowed: str) -> None:
-    if not fine:
-        raise ValueError(f"{path}: {shown(value)} is not allowed; it must be {allowed}")

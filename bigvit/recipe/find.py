@@ -67,7 +67,7 @@ def _module_at(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException as error:  # its code may raise what it likes, KeyboardInterrupt too
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
         raise ValueError(f"{path} cannot be read as Python: {said}") from error
     return module
 

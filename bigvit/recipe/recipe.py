@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bigvit.recipe.data import Data
-from bigvit.recipe.model import Model
+from bigvit.recipe.models import Model
 from bigvit.recipe.objective import Objective
 from bigvit.recipe.optim import Optimizer, Schedule
 

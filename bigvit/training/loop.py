@@ -18,6 +18,7 @@ from bigvit.data.bad import BadImages, TooManyBad, gather
 from bigvit.data.batch import Batch
 from bigvit.data.index import shared
 from bigvit.data.loader import train_batches, workers_for
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_splits
 from bigvit.engines.build import Initial, build_engine, outline
 from bigvit.engines.ema import averaged
@@ -204,6 +205,7 @@ class Training:
         """Args: losses: of the updates before, which the loss guard looks back at."""
         self.recipe, self.options, self.cut = command.recipe, command.run, cut
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
+        self.prepare = Prepare(self.recipe, self.ranks.device)
         self.train_set, self.test_set, self.progress = train_set, test_set, progress
         self.stop_requested = stop_requested
         self.workers = workers_for(command.run.workers)
@@ -327,7 +329,8 @@ class Training:
         log = batch % self.options.log_every == 0 or batch == self.recipe.updates
         self.ranks.at(f"update {batch}")
         try:
-            info = self.engine.update(micro, lr, self.guard, log and self.options.log_norms)
+            inputs, norms = self.prepare.later(micro), log and self.options.log_norms
+            info = self.engine.update(inputs, lr, self.guard, norms)
         except (NotFinite, LossJumped) as error:
             self._explain(error, batch, micro)
         place = Place(batch, place.update + info.applied)

@@ -17,6 +17,7 @@ from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.trained import Trained
 from bigvit.data import augment
 from bigvit.data.decode import image_of
+from bigvit.data.prepare import Normalise
 from bigvit.layers.attention import Attention
 from bigvit.layers.class_attention import ClassAttention
 from bigvit.models import ClassTokenTransformer, Output
@@ -55,7 +56,7 @@ def attention_maps(
 def _maps_of(task: Task, path: Path, classes: list[str], layers: int | None) -> AttentionMaps:
     data = task.recipe.data
     pixels = torch.from_numpy(augment.test_image(image_of(path, data), data))
-    maps, output = attended(task.model, task.normalise(pixels[None]))
+    maps, output = attended(task.model, Normalise(data)(pixels[None]))
     if not maps:
         raise ValueError("this model has no class token whose attention could be shown")
     if layers is not None and layers > len(maps):

@@ -17,6 +17,7 @@ from bigvit.checkpoint.manifest import Damaged
 from bigvit.checkpoint.run import checkpoints_of, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.data.loader import test_batches
+from bigvit.data.prepare import Normalise
 from bigvit.data.sources import open_source
 from bigvit.models import ClassTokenTransformer
 from bigvit.visualize.drawing import new_figure, save
@@ -64,7 +65,7 @@ def _ratios_of(path: Path, images: int, data_root: Path | None) -> Ratios:
     data = task.recipe.data
     batch = next(test_batches(open_source(data, "test", data_root), data, images, 0, 1, 0))
     # in float64: a branch of 1e-6 of the stream is what is left of a difference
-    found = branch_ratios(task.model.double(), task.normalise(batch.images).double())
+    found = branch_ratios(task.model.double(), Normalise(data)(batch.images).double())
     attention, mlp = found.unbind(dim=1)
     return Ratios(run_of(checkpoint).name, manifest.update, attention.tolist(), mlp.tolist())
 

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from bigvit import objectives
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.data import augment
 from bigvit.data.decode import BadImage, image_of
+from bigvit.data.prepare import Normalise
 from bigvit.data.sources import open_source
-from bigvit.objectives import drloc
-from bigvit.recipe import DRLoc, Recipe
+from bigvit.objectives import DenseRelativeLocalization, drloc
+from bigvit.recipe import Recipe
 from bigvit.task import Task
 from bigvit.visualize.drawing import TEXT, Margins, fitting, panels, save, show_pixels
 
@@ -67,18 +67,18 @@ def guess(
     """
     read = read_checkpoint(path)
     recipe, task = read.recipe, Task(read.recipe)
-    found = [n for n, o in zip(task.names, recipe.objectives, strict=True) if isinstance(o, DRLoc)]
+    found = [n for n, each in task.objectives.items() if each.name == "drloc"]
     if not found:
         raise ValueError(f"{path}: its recipe has no DRLoc among its objectives")
     task.load_state_dict(read.weights)
     task.eval()
-    name, head = found[0], task.get_submodule(f"heads.{found[0]}")
-    assert isinstance(head, objectives.DenseRelativeLocalization)
+    name, head, normalise = found[0], task.objectives[found[0]], Normalise(recipe.data)
+    assert isinstance(head, DenseRelativeLocalization)
     guesses: list[Guess] = []
     for number, (label, image) in enumerate(_images(recipe, images, count, data_root)):
         pixels = torch.from_numpy(augment.test_image(image, recipe.data))
-        output = task.model(task.pixels(pixels[None]), {}, task.every_block)
-        last = objectives.seen(head.drloc, output)[-1]
+        output = task.model(normalise(pixels[None]), {}, task.wanted)
+        last = head.seen(output)[-1]
         asked = replace(head.drloc, pairs=pairs)
         drawn = drloc.draw(asked, [last.grid], name, recipe.seed, 0, (number, number + 1))[0]
         grid = head.drloc.pooled(last.grid)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
@@ -26,11 +27,11 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
     source = open_source(recipe.data, "train", run.data_root)
     cut = Layout(1, recipe.batch_size, 1)
     batch = next(train_batches(source, recipe, cut, 0, 0, number, task.draws))[0]
-    images, targets = task.inputs(batch)
+    inputs = Prepare(recipe)(batch)
     data = recipe.data
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
-    pixels = ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
-    labels = [_label(target, source.classes) for target in targets[:count]]
+    pixels = ((inputs.images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+    labels = [_label(target, source.classes) for target in inputs.targets.dense[:count]]
     save(picture(pixels[:count], labels), path)
 
 

@@ -20,7 +20,6 @@ from bigvit.checkpoint.save import save
 from bigvit.checkpoint.weights import resample_positions
 from bigvit.cli import main
 from bigvit.data import augment
-from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches as batches_of
 from bigvit.data.sources import DigitsSource, Source, open_source
 from bigvit.engines.single import SingleEngine
@@ -33,7 +32,7 @@ from bigvit.task import Task
 TEST = 23
 HEAD = replace(RECIPE, model=replace(RECIPE.model, num_classes=12))
 """A head of more classes than the data have, so that the best five are not all."""
-Predict = Callable[[Batch], Tensor]
+Predict = Callable[[Tensor], Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +81,9 @@ def checkpoint(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def predict_by(task: Task) -> Predict:
-    def predict(batch: Batch) -> Tensor:
+    def predict(images: Tensor) -> Tensor:
         with torch.no_grad():
-            return task.predict(batch)
+            return task.predict(images)
 
     return predict
 

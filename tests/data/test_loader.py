@@ -11,7 +11,8 @@ import torch
 
 from bigvit.data import loader
 from bigvit.data.augment import apply, draw
-from bigvit.data.batch import Batch
+from bigvit.data.batch import Batch, Draws
+from bigvit.data.mix import MixDraws
 from bigvit.data.sources import DigitsSource, open_source
 from bigvit.layers.stochastic_depth import Kept, drops
 from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, layout
@@ -67,10 +68,16 @@ def kept(batch: Batch) -> torch.Tensor:
     """Which samples each branch keeps (L, B), bool."""
     depth, branches = RECIPE.model.drop_path, RECIPE.model.branches
     found = torch.zeros(branches, len(batch.images), dtype=torch.bool)
-    for row, drop in zip(found, drops(depth, branches, batch.draws), strict=True):
+    for row, drop in zip(found, drops(depth, branches, drawn(batch)), strict=True):
         assert isinstance(drop, Kept)
         row[drop.samples] = True
     return found
+
+
+def drawn(batch: Batch) -> dict[str, torch.Tensor]:
+    """What the model drew."""
+    assert batch.draws is not None
+    return batch.draws.model
 
 
 def same(a: list[list[Batch]], b: list[list[Batch]]) -> bool:
@@ -79,9 +86,9 @@ def same(a: list[list[Batch]], b: list[list[Batch]]) -> bool:
         return False
     pairs = [pair for pairs in zip(a, b, strict=True) for pair in zip(*pairs, strict=True)]
     return all(
-        (one.number, one.micro, set(one.draws)) == (other.number, other.micro, set(other.draws))
+        (one.number, one.micro, set(drawn(one))) == (other.number, other.micro, set(drawn(other)))
         and all(torch.equal(getattr(one, name), getattr(other, name)) for name in FIELDS)
-        and all(torch.equal(one.draws[name], other.draws[name]) for name in one.draws)
+        and all(torch.equal(drawn(one)[name], drawn(other)[name]) for name in drawn(one))
         for one, other in pairs
     )
 
@@ -162,8 +169,24 @@ def test_training_batches_have_the_types_that_a_task_takes(
     assert (batch.images.dtype, batch.images.shape) == (torch.uint8, (40, 1, 8, 8))
     assert {batch.targets.dtype, batch.ids.dtype, batch.slots.dtype} == {torch.int64}
     assert batch.valid.dtype == torch.bool and bool(batch.valid.all())
-    assert (batch.draws["kept"].dtype, batch.draws["kept"].shape) == (torch.int64, (2, 40))
+    assert (drawn(batch)["kept"].dtype, drawn(batch)["kept"].shape) == (torch.int64, (2, 40))
     assert (batch.bad.dtype, batch.bad.shape) == (torch.int64, (0,))
+
+
+def test_a_batch_moves_with_all_that_was_drawn_but_what_is_bad(
+    straight: list[list[Batch]],
+) -> None:
+    weights = torch.ones(40)
+    mix = MixDraws(weights, torch.zeros(40, 4, dtype=torch.int64), weights)
+    pairs = ((), (weights, weights))
+    one = straight[0][0]
+    draws = Draws({"kept": [weights, 1.5]}, pairs)
+    moved = one._replace(mix=mix, draws=draws).to(torch.device("meta"))
+    assert moved.mix is not None and moved.draws is not None
+    (kept, scale), (nothing, both) = moved.draws.model["kept"], moved.draws.objectives
+    assert scale == 1.5 and nothing == () and isinstance(moved.mix, MixDraws)
+    assert all(each.is_meta for each in (moved.images, moved.targets, *moved.mix, kept, *both))
+    assert not moved.bad.is_meta and moved.number == one.number
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])

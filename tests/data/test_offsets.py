@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from bigvit.checkpoint.save import save
 from bigvit.cli import main
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.engines.build import fill, outline
 from bigvit.engines.single import SingleEngine
@@ -35,8 +36,9 @@ def run(folder: Path, loss: DRLoc | None, updates: int) -> Path:
     fill(engine, outline(recipe).initial_weight)
     source, cut = open_source(recipe.data, "train"), layout(recipe, 1, None)
     batches = train_batches(source, recipe, cut, 0, 0, 0, engine.task.draws)
+    prepare = Prepare(recipe)
     for micro in islice(batches, updates):
-        engine.update(micro, 1e-2)
+        engine.update(prepare.later(micro), 1e-2)
     save(engine, folder / "checkpoints", updates, to_json(recipe), keep=1)
     (folder / "recipe.json").write_text("{}")
     return folder

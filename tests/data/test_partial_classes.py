@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from bigvit.checkpoint.save import save
 from bigvit.cli import main
 from bigvit.data import augment
+from bigvit.data.prepare import Normalise
 from bigvit.data.sources import open_source
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
@@ -62,11 +63,12 @@ def write(root: Path, names: list[str]) -> Path:
 def logits_and_targets(root: Path) -> tuple[torch.Tensor, list[int]]:
     """Literally: each image's logits, and its folder's place among the run's classes."""
     task, logits, targets = new_task().eval(), list[torch.Tensor](), list[int]()
+    normalise = Normalise(RUN.data)
     for file in sorted(root.glob("*/*.png")):
         from PIL import Image
 
         pixels = augment.test_image(Image.open(file).convert("RGB"), RUN.data)
-        logits.append(task.model(task.pixels(torch.from_numpy(pixels)[None]), {}).logits[0])
+        logits.append(task.model(normalise(torch.from_numpy(pixels)[None]), {}).logits[0])
         targets.append(sorted(WNIDS).index(file.parent.name))
     return torch.stack(logits).double(), targets
 

@@ -10,8 +10,8 @@ import xxhash
 from launched import train
 
 from bigvit.data.batch import Batch
+from bigvit.data.prepare import Inputs, Prepare
 from bigvit.ranks.joining import Ranks
-from bigvit.task import Task
 
 LEGS = (("zero3", 4), ("zero1", 8), ("zero2", 12), ("zero1", 16))  # `single` makes the rest
 RECIPES = {"adamw": tiny.adamw, "lamb": tiny.lamb}
@@ -42,21 +42,20 @@ def chain(ranks: Ranks, folder: Path) -> None:
 
 @contextmanager
 def watched(seen: dict[str, str]) -> Generator[None]:
-    """Note every image as the model sees it, by global batch and slot."""
-    forward = Task.forward
+    """Note every image that is trained on, by global batch and slot."""
+    prepare = Prepare.__call__
 
-    def watching(self: Task, batch: Batch, predict: bool = False) -> object:
-        if not predict:
-            for i, slot in enumerate(batch.slots.tolist()):
-                pixels = xxhash.xxh3_128(batch.images[i].cpu().numpy().tobytes()).hexdigest()
-                seen[f"{batch.number} {slot}"] = f"{int(batch.ids[i])} {pixels}"
-        return forward(self, batch, predict)
+    def watching(self: Prepare, batch: Batch) -> Inputs:
+        for i, slot in enumerate(batch.slots.tolist()):
+            pixels = xxhash.xxh3_128(batch.images[i].numpy().tobytes()).hexdigest()
+            seen[f"{batch.number} {slot}"] = f"{int(batch.ids[i])} {pixels}"
+        return prepare(self, batch)
 
-    Task.forward = watching  # pyright: ignore[reportAttributeAccessIssue]
+    Prepare.__call__ = watching
     try:
         yield
     finally:
-        Task.forward = forward
+        Prepare.__call__ = prepare
 
 
 SCENARIOS = (chain,)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from bigvit.checkpoint.save import save
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Normalise, Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines import build
 from bigvit.engines.build import build_engine
@@ -139,11 +140,11 @@ def jumped(ranks: Ranks, folder: Path) -> None:
             for what, change in (("jump", twenty_times), ("infinite", infinite)):
                 cut = tiny.cut(recipe, ranks.world)
                 engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
-                draws = engine.task.draws
+                draws, prepare = engine.task.draws, Prepare(recipe, ranks.device)
                 source = DigitsSource("train")
                 batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, draws)
                 guard = LossGuard(3.0)
-                info = engine.update(next(batches), 1e-3, guard)
+                info = engine.update(prepare.later(next(batches)), 1e-3, guard)
                 for _ in range(9):
                     guard(info.loss)
                 before = [part.view.clone() for part in engine.slices()]
@@ -151,7 +152,8 @@ def jumped(ranks: Ranks, folder: Path) -> None:
                 outcome = "went on"
                 with changed_losses({1}, ranks, change):
                     try:
-                        engine.update(next(batches), 1e-3, guard if what == "jump" else None)
+                        looks = guard if what == "jump" else None
+                        engine.update(prepare.later(next(batches)), 1e-3, looks)
                     except (NotFinite, LossJumped) as error:
                         outcome = f"{type(error).__name__}: {error}"
                 after = [part.view for part in engine.slices()]
@@ -178,20 +180,21 @@ def averages(ranks: Ranks, folder: Path) -> None:
     for stage in STAGES:
         cut = tiny.cut(average, ranks.world)
         engine = build_engine(average, Run(sharding=f"zero{stage}"), cut, ranks)
-        draws = engine.task.draws
+        draws, prepare = engine.task.draws, Prepare(average, ranks.device)
         batches = train_batches(DigitsSource("train"), average, cut, ranks.rank, 0, 0, draws)
         for _ in range(2):
-            engine.update(next(batches), 1e-2)
+            engine.update(prepare.later(next(batches)), 1e-2)
         before = [part.view.clone() for part in engine.slices()]
         last, scalars, (batch, *_) = _working(engine.task), engine.scalars(), next(batches)
-        logits = engine.predict(batch)
+        images = Normalise(average.data, ranks.device)(batch.images)
+        logits = engine.predict(images)
         frozen = {name for name, p in engine.task.named_parameters() if not p.requires_grad}
         mean = whole(engine, ranks, "ema")
         weights = whole(engine, ranks)
         mean = {name: weights[name] if name in frozen else mean[name] for name in weights}
         with averaged(engine):
             inside = _working(engine.task)
-            other = engine.predict(batch)
+            other = engine.predict(images)
         after = [part.view for part in engine.slices()]
         checks = {
             "inside it is the average": inside
@@ -199,7 +202,7 @@ def averages(ranks: Ranks, folder: Path) -> None:
             "which is another one": inside != last and not torch.equal(logits, other),
             "masters and moments are back": all(map(torch.equal, before, after)),
             "working weights are back": last == _working(engine.task),
-            "so are logits": torch.equal(logits, engine.predict(batch)),
+            "so are logits": torch.equal(logits, engine.predict(images)),
             "so are scalars": scalars == engine.scalars(),
         }
         wrong = ranks.sum(torch.tensor([not right for right in checks.values()]).int())

@@ -16,6 +16,7 @@ from timm.optim.lamb import Lamb as TimmLamb
 
 from bigvit import optim
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
 from bigvit.ranks.joining import Ranks
@@ -144,13 +145,16 @@ def _updates(ranks: Ranks, path: str) -> dict[str, float]:
             groups[1]["params"].append(p)
     reference = TimmLamb(groups, lr=1e-2, eps=1e-8, max_grad_norm=None)
     batches = train_batches(DigitsSource("train"), recipe, cut, ranks.rank, 0, 0, engine.task.draws)
+    prepare = Prepare(recipe, ranks.device)
     worst, sent = 0.0, {"norms": 0, "DeepSpeed": 0}
     with _counting(sent, inside.optimizer):
         for _ in range(UPDATES):
             gradients.clear()
-            micro = next(batches)
+            micro = prepare.later(next(batches))
             engine.update(micro, 1e-2)
-            engine.predict(micro[0])  # stage 3 must not take it for a part of the next update
+            engine.predict(
+                micro[0]().images
+            )  # stage 3 must not take it for a part of the next update
             for name, p in twin.items():
                 p.grad = ranks.sum(gradients.get(name, torch.zeros(p.shape)))
             reference.step()

@@ -1,7 +1,9 @@
 """One run of a recipe on ranks that joined already, and the weights of an engine there."""
 
-from collections.abc import Callable, Generator
+import weakref
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import tiny
 import torch
 from torch import Tensor
 
-from bigvit.data.batch import Batch
+from bigvit.data.prepare import Inputs
+from bigvit.engines.engine import Pending
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Recipe, Run, layout
 from bigvit.task import Task
@@ -45,6 +48,19 @@ def whole(engine: Any, ranks: Ranks, kind: str = "weight") -> dict[str, torch.Te
     return {name: tensor.view(torch.float32) for name, tensor in bits.items()}
 
 
+def one_at_a_time(pending: Sequence[Pending]) -> list[Pending]:
+    """The same, each of which sees that the images of the one before are gone."""
+    made: list[weakref.ref[Tensor]] = []
+
+    def make(each: Pending) -> Inputs:
+        assert all(ref() is None for ref in made)
+        inputs = each()
+        made.append(weakref.ref(inputs.images))
+        return inputs
+
+    return [partial(make, each) for each in pending]
+
+
 class InfiniteGradient(torch.autograd.Function):
     """The same tensor, whose gradient is infinite."""
 
@@ -64,9 +80,9 @@ def changed_losses(
     """The last rank's losses of these global batches are changed."""
     forward = Task.forward
 
-    def changed(self: Task, batch: Batch, predict: bool = False) -> dict[str, Tensor]:
-        losses = forward(self, batch, predict)
-        if not predict and batch.number in numbers and ranks.rank == ranks.world - 1:
+    def changed(self: Task, inputs: Inputs | Tensor) -> dict[str, Tensor]:
+        losses, last = forward(self, inputs), ranks.rank == ranks.world - 1
+        if isinstance(inputs, Inputs) and inputs.number in numbers and last:
             losses = {name: change(loss) for name, loss in losses.items()}
         return losses
 

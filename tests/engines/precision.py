@@ -14,6 +14,7 @@ from deepspeed.accelerator import get_accelerator
 from launched import InfiniteGradient, changed_losses, train
 
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
 from bigvit.engines.engine import NotFinite
@@ -57,11 +58,13 @@ def fp16_not_a_number(ranks: Ranks, folder: Path) -> None:
             engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
             source = DigitsSource("train")
             batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, engine.task.draws)
+            prepare = Prepare(recipe, ranks.device)
             before = [part.view.clone() for part in engine.slices()]
             skipped, outcome = 0, "went on"
             try:
                 for _ in range(40):
-                    skipped += not engine.update(next(batches), 1e-3).applied
+                    micro = prepare.later(next(batches))
+                    skipped += not engine.update(micro, 1e-3).applied
             except NotFinite as error:
                 outcome = str(error)
             after = [part.view for part in engine.slices()]

@@ -23,7 +23,7 @@ import localization  # noqa: E402
 import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
-from launched import InfiniteGradient, train  # noqa: E402
+from launched import InfiniteGradient, one_at_a_time, train  # noqa: E402
 
 from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, join_ranks  # noqa: E402
@@ -101,6 +101,7 @@ def counts(ranks: Ranks, folder: Path) -> None:
 def not_finite(ranks: Ranks, folder: Path) -> None:
     """An infinite gradient on the last rank alone: every rank stops, no weight has changed."""
     from bigvit.data.loader import train_batches
+    from bigvit.data.prepare import Prepare
 
     found: dict[str, object] = {}
     for recipe in (tiny.adamw, tiny.bf16):
@@ -109,14 +110,15 @@ def not_finite(ranks: Ranks, folder: Path) -> None:
             engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
             source = DigitsSource("train")
             batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, engine.task.draws)
-            engine.update(next(batches), 1e-3)
+            prepare = Prepare(recipe, ranks.device)
+            engine.update(one_at_a_time(prepare.later(next(batches))), 1e-3)
             before = [part.view.clone() for part in engine.slices()]
             hook = None
             if ranks.rank == ranks.world - 1:
                 block: Any = engine.task.model.blocks[1]
                 hook = block.ls1.register_forward_hook(_blow_up)
             try:
-                engine.update(next(batches), 1e-3)
+                engine.update(prepare.later(next(batches)), 1e-3)
                 outcome = "went on"
             except NotFinite as error:
                 outcome = str(error)

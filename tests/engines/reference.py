@@ -9,11 +9,11 @@ from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import step_name
-from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import fill, outline
-from bigvit.engines.engine import mean_losses
+from bigvit.engines.engine import Pending, mean_losses
 from bigvit.engines.single import SingleEngine
 from bigvit.keyed_random import permutation
 from bigvit.ranks.joining import alone
@@ -21,7 +21,6 @@ from bigvit.recipe import Recipe
 from bigvit.task import Task
 
 Weights = dict[str, Tensor]
-Prepare = Callable[[SingleEngine], None]
 
 
 class Reordered(SingleEngine):
@@ -30,7 +29,7 @@ class Reordered(SingleEngine):
     order: int | None = None
     updates = 0
 
-    def _accumulate(self, micro: Sequence[Batch]) -> Tensor:
+    def _accumulate(self, micro: Sequence[Pending]) -> Tensor:
         if self.order is None:
             return super()._accumulate(micro)
         shuffled = permutation(len(micro), "order of summation", self.order, self.updates)
@@ -40,7 +39,7 @@ class Reordered(SingleEngine):
         losses: list[dict[str, Tensor]] = []
         for part in (shuffled[::2], shuffled[1::2]):
             for i in part:
-                losses.append(self.task(micro[i]))
+                losses.append(self.task(micro[i]()))
                 torch.stack(list(losses[-1].values())).sum().backward()
             for sum_, p in zip(total, parameters, strict=True):
                 assert p.grad is not None
@@ -52,19 +51,24 @@ class Reordered(SingleEngine):
 
 
 def train_single(
-    recipe: Recipe, order: int | None = None, prepare: Prepare | None = None
+    recipe: Recipe,
+    order: int | None = None,
+    change: Callable[[SingleEngine], None] | None = None,
 ) -> tuple[Weights, list[float]]:
     """Weights after the whole recipe, with their average as "ema NAME" where there is one, and the
     loss of every update."""
     engine = Reordered(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
     engine.order = order
-    if prepare is not None:
-        prepare(engine)
+    if change is not None:
+        change(engine)
+    prepare = Prepare(recipe)
     batches = train_batches(
         DigitsSource("train"), recipe, tiny.cut(recipe, 1), 0, 0, 0, engine.task.draws
     )
-    losses = [engine.update(micro, recipe.lr(i)).loss for i, micro in enumerate(batches)]
+    losses = [
+        engine.update(prepare.later(micro), recipe.lr(i)).loss for i, micro in enumerate(batches)
+    ]
     names = {"weight": "", "ema": "ema "}
     parts = [part for part in engine.slices() if part.kind in names]
     return {names[part.kind] + part.name: part.view.view(part.shape) for part in parts}, losses

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.run import checkpoints_of
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
@@ -84,9 +85,10 @@ def single():
     source = DigitsSource("train")
     cut = tiny.cut(recipe, 1)
     batches = train_batches(source, recipe, cut, 0, 0, 0, engine.task.draws)
-    found, plain = [], []
-    for i, micro in enumerate(islice(batches, guards.NORMED_UPDATES)):
-        losses = [torch.stack(list(engine.task(batch).values())).sum() for batch in micro]
+    found, plain, prepare = [], [], Prepare(recipe)
+    for i, batch in enumerate(islice(batches, guards.NORMED_UPDATES)):
+        micro = prepare.later(batch)
+        losses = [torch.stack(list(engine.task(inputs()).values())).sum() for inputs in micro]
         named = dict(engine.task.named_parameters())
         mean = torch.stack(losses).mean()
         gradients = torch.autograd.grad(mean, list(named.values()))

@@ -44,13 +44,13 @@ def test_the_yardsticks_are_what_other_orders_of_summation_show(single, single_s
 
 
 def test_single_equals_timms_lamb_clipped_outside(single):
-    def prepare(engine: SingleEngine) -> None:
+    def change(engine: SingleEngine) -> None:
         values = {"eps": tiny.lamb.optim.eps, "max_grad_norm": None}
         groups = engine.optimizer.param_groups
         theirs = TimmLamb([{**group} for group in groups], lr=0.0, **values)
         engine.optimizer = theirs
 
-    found = train_single(tiny.lamb, prepare=prepare)[0]
+    found = train_single(tiny.lamb, change=change)[0]
     weights = {name: w for name, w in single.items() if not name.startswith("ema ")}
     print(f"{distance(found, weights):.2e}")
     assert distance(found, weights) <= ALLOWED * YARDSTICK

@@ -178,7 +178,9 @@ def test_a_kill_at_a_random_instant(kill, launch, whole, tmp_path):
     about = f"seed {SEED}, kill {kill}: {whom} after {instant:.1f} of {seconds:.1f} s, {what}"
     status = settled(run.folder)
     print(f"{about}: {took:.1f} s, {status['state']} {status['reason']!r}")
-    assert took < SOON, f"{about}\n{said}"
+    # a process that lives for a moment may be the victim (git, which says the revision): the run
+    # goes on then, and is compared all the same
+    assert took < SOON or status["state"] == "done", f"{about}\n{said}"
     assert chosen or status["state"] == "done", f"{about}\n{said}"
     told = f"{said}\n{status['reason']}"
     if whom != "all" and listened and status["state"] != "done":

@@ -11,6 +11,7 @@ from reference import Reordered, distance
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.run import checkpoints_of
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import fill, outline
 from bigvit.ranks.joining import alone
@@ -36,9 +37,9 @@ def train_single(order: int | None = None, lr: float = 1e-3) -> dict:
     engine = Reordered(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
     engine.order = order
-    cut, source = layout(recipe, 1, 8), DigitsSource("train")
+    prepare, cut, source = Prepare(recipe), layout(recipe, 1, 8), DigitsSource("train")
     for i, micro in enumerate(train_batches(source, recipe, cut, 0, 0, 0, engine.task.draws)):
-        engine.update(micro, recipe.lr(i))
+        engine.update(prepare.later(micro), recipe.lr(i))
     parts = [part for part in engine.slices() if part.kind == "weight"]
     return {part.name: part.view.view(part.shape) for part in parts}
 

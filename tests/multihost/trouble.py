@@ -16,7 +16,7 @@ if rank == os.environ["RANK"]:
 
     backward, batches = DeepSpeedEngine._backward, 0
 
-    def troubled(self: DeepSpeedEngine, batch: Any) -> Any:
+    def troubled(self: DeepSpeedEngine, inputs: Any) -> Any:
         global batches
         batches += 1
         if kind == "slow":
@@ -25,7 +25,7 @@ if rank == os.environ["RANK"]:
             raise KeyError("in trouble")
         elif batches == 5:
             time.sleep(3600)
-        return backward(self, batch)
+        return backward(self, inputs)
 
     DeepSpeedEngine._backward = troubled
 bigvit.train.run_and_end()

@@ -1,6 +1,6 @@
 """Dense relative localization, equation by equation: float64, a loop over images and pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -36,7 +36,7 @@ VARIANTS = {
 
 
 def literal(
-    drloc: DRLoc, head: DenseRelativeLocalization, maps: list[TokenMap], pairs: list[Tensor]
+    drloc: DRLoc, head: DenseRelativeLocalization, maps: list[TokenMap], pairs: Sequence[Tensor]
 ) -> Tensor:
     """Equation 2, 3, 5, 6, 7 or 8 as a mean over pairs, axes and images, summed over maps."""
     total = torch.zeros((), dtype=torch.float64)

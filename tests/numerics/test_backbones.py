@@ -93,12 +93,12 @@ def test_arithmetic_counts_every_parameter_product_and_token(name: str, size):
     assert model.parameters(size) == trained
     with FlopCounterMode(display=False) as counter:
         images = torch.empty(1, 3, *sides(size), device="meta")
-        output = there(images, {}, every_block=True)
+        output = there(images, {}, range(model.depth))
     assert 2 * model.macs(size) == counter.get_total_flops()
     assert output.grid == model.grid(size)
-    found = [(tokens.shape[2], grid) for tokens, grid in output.blocks]
+    found = [(tokens.shape[2], grid) for tokens, grid in output.blocks.values()]
     assert found == model.maps(size) and len(found) == model.depth
-    assert all(tokens.shape[1] == grid[0] * grid[1] for tokens, grid in output.blocks)
+    assert all(tokens.shape[1] == grid[0] * grid[1] for tokens, grid in output.blocks.values())
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -117,9 +117,9 @@ def test_layer_ids_and_parameters_without_decay(name: str):
 def test_initial_weights_are_a_function_of_seed_and_name(name: str):
     one, meta = built(name), on_meta(TINY[name], SIZE)
     for each, p in one.named_parameters():
-        assert torch.equal(p, meta.initial_weight(each, 0)), each
+        assert torch.equal(p, models.initial_weight(meta, each, 0)), each
         if p.ndim > 1:
-            assert not torch.equal(p, meta.initial_weight(each, 1)), each
+            assert not torch.equal(p, models.initial_weight(meta, each, 1)), each
 
 
 def test_swin_is_timms_with_the_same_weights():
@@ -233,7 +233,7 @@ def test_recomputing_changes_no_gradient_and_no_statistic(name: str, digits: Ten
         randomised(model).train()
         model.recompute(share)
         assert {block.recompute for block in model.all_blocks()} == {share == 1}
-        output = model(digits, model.draws(0, 0, (0, 8)), every_block=True)
+        output = model(digits, model.draws(0, 0, (0, 8)), range(TINY[name].depth))
         (output.logits.square().sum() + output.blocks[0].tokens.square().sum()).backward()
         gradients = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
         found.append(gradients | dict(model.named_buffers()))
@@ -248,11 +248,24 @@ def test_each_blocks_tokens_stay_as_they_were(name: str, digits: Tensor):
     taken: list[Tensor] = []
     for block in model.all_blocks():
         block.register_forward_hook(lambda _m, _i, x: taken.append(x.detach().clone()))
-    output = model(digits, model.draws(0, 0, (0, 8)), every_block=True)
+    output = model(digits, model.draws(0, 0, (0, 8)), range(TINY[name].depth))
     assert len(taken) == len(output.blocks)
-    for x, (tokens, grid) in zip(taken, output.blocks, strict=True):
+    for x, (tokens, grid) in zip(taken, output.blocks.values(), strict=True):
         x = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x[:, x.shape[1] - grid[0] * grid[1] :]
         assert torch.equal(tokens, x)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_blocks_are_given_as_they_are_asked_for(name: str, digits: Tensor):
+    model = built(name)
+    draws, depth = model.draws(0, 0, (0, 8)), TINY[name].depth
+    every = model(digits, draws, range(depth)).blocks
+    assert model(digits, draws).blocks == {}
+    for wanted in ({0}, (depth - 1,), frozenset({depth - 1, 0})):
+        found = model(digits, draws, wanted).blocks
+        assert list(found) == sorted(wanted)
+        for i, (tokens, grid) in found.items():
+            assert torch.equal(tokens, every[i].tokens) and grid == every[i].grid
 
 
 SHAPES = [(0, None), (0, 2), (16, None), (16, 2)]
@@ -286,9 +299,13 @@ def test_localization_is_its_equation_on_every_backbone(
         head = DenseRelativeLocalization(drloc, maps)
         randomised(head).double()
         pairs = draw(drloc, [grid for _, grid in maps], "drloc", 0, 0, (0, 4))
-        output = model(images, draws, every_block=blocks == "all")
-        seen = output.blocks if blocks == "all" else [TokenMap(output.tokens, output.grid)]
-        values = head(seen, pairs), literal(drloc, head, list(seen), pairs)
+        output = model(images, draws, range(config.depth) if blocks == "all" else ())
+        seen = (
+            list(output.blocks.values())
+            if blocks == "all"
+            else [TokenMap(output.tokens, output.grid)]
+        )
+        values = head.of_maps(seen, pairs), literal(drloc, head, list(seen), pairs)
         torch.testing.assert_close(*values, rtol=1e-6, atol=1e-9)
         gradients, expected = (
             torch.autograd.grad(
@@ -335,7 +352,7 @@ def test_it_trains_with_localization_on_real_digits(name: str):
         pixels = np.kron(SCANS["images"][chosen] / 8 - 0.6, np.ones((4, 4)))
         output = model(torch.from_numpy(pixels).float()[:, None], {})
         pairs = draw(drloc, [output.grid], "drloc", 0, number, (0, 32))
-        where = head([TokenMap(output.tokens, output.grid)], pairs)
+        where = head.of_maps([TokenMap(output.tokens, output.grid)], pairs)
         loss = F.cross_entropy(output.logits, torch.from_numpy(SCANS["target"][chosen]))
         optimizer.zero_grad()
         (loss + where).backward()

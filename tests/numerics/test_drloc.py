@@ -12,6 +12,7 @@ from torch import Tensor
 from bigvit import models
 from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.models import TokenMap
 from bigvit.objectives import DenseRelativeLocalization
@@ -43,7 +44,7 @@ def some_maps(grids: list[tuple[int, int]]) -> list[TokenMap]:
     ]
 
 
-def some_pairs(drloc: DRLoc, maps: list[TokenMap]) -> list[Tensor]:
+def some_pairs(drloc: DRLoc, maps: list[TokenMap]) -> tuple[Tensor, ...]:
     return draw(drloc, [m.grid for m in maps], "drloc", SEED, 0, (0, B))
 
 
@@ -57,7 +58,7 @@ def test_a_variant_is_its_equation(variant: str, grid: str, pooled: str):
     maps = some_maps(grids)
     head, pairs = a_head(drloc, maps).double(), some_pairs(drloc, maps)
     inputs = [m.tokens.requires_grad_() for m in maps] + list(head.parameters())
-    found, wanted = head(maps, pairs), literal(drloc, head, maps, pairs)
+    found, wanted = head.of_maps(maps, pairs), literal(drloc, head, maps, pairs)
     assert wanted != 0
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9)
     gradients = torch.autograd.grad(found, inputs, materialize_grads=True)
@@ -128,7 +129,7 @@ def test_half_precision_one_image_and_more_pairs_than_there_are(variant: str, pr
     maps = [TokenMap(m.tokens[:1].to(DTYPES[precision]), m.grid) for m in some_maps([(4, 4)])]
     head = a_head(drloc, maps).to(DTYPES[precision])
     pairs = draw(drloc, [(4, 4)], "drloc", SEED, 0, (7, 8))
-    value = head(maps, pairs)
+    value = head.of_maps(maps, pairs)
     value.backward()
     assert value.dtype == torch.float32 and value.isfinite()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in head.parameters())
@@ -136,7 +137,8 @@ def test_half_precision_one_image_and_more_pairs_than_there_are(variant: str, pr
     whole = a_head(drloc, maps)
     for name, p in head.named_parameters():
         whole.get_parameter(name).data = p.detach().float()
-    assert torch.equal(value, whole([TokenMap(m.tokens.float(), m.grid) for m in maps], pairs))
+    maps = [TokenMap(m.tokens.float(), m.grid) for m in maps]
+    assert torch.equal(value, whole.of_maps(maps, pairs))
 
 
 def test_pooling_averages_what_lies_below_a_cell():
@@ -167,21 +169,27 @@ def with_drloc(tiny: Recipe, *drlocs: DRLoc) -> Recipe:
     return replace(tiny, objectives=(*tiny.objectives, *drlocs))
 
 
+def pairs_of(batch: Batch) -> tuple[Tensor, ...]:
+    """Those of the second objective."""
+    assert batch.draws is not None
+    return batch.draws.objectives[1]
+
+
 def test_pairs_depend_on_the_position_alone_not_on_ranks_or_micro_batches(tiny: Recipe):
     recipe = with_drloc(tiny, ABSOLUTE)
     task, source = Task(recipe), open_source(recipe.data, "train")
     whole = next(train_batches(source, recipe, layout(recipe, 1, 24), 0, 0, 5, task.draws))[0]
-    wanted = whole.draws["drloc_pairs_0"]
+    (wanted,) = pairs_of(whole)
     assert wanted.shape == (24, 12, 2) and len(wanted.unique(dim=0)) == 24
     for world in (1, 2, 3):
         cut = layout(recipe, world, 4)
         parts = [
-            batch.draws["drloc_pairs_0"]
+            pairs_of(batch)[0]
             for rank in range(world)
             for batch in next(train_batches(source, recipe, cut, rank, 0, 5, task.draws))
         ]
         assert torch.equal(torch.cat(parts), wanted)
-    other = task.draws(6, (0, 24))["drloc_pairs_0"]
+    ((other,),) = task.draws(6, (0, 24)).objectives[1:]
     assert not torch.equal(other, wanted)
 
 
@@ -194,15 +202,16 @@ def test_a_task_adds_the_weighted_loss_and_trains_its_head(tiny: Recipe, batches
     task.init_weights()
     assert task.names == ["cross_entropy", "drloc_0", "drloc_1"]
     (batch,) = next(batches(recipe, 1))
-    losses = task(batch)
-    images, _ = task.inputs(batch)
-    output = task.model(images, batch.draws, every_block=True)
-    one = task.heads["drloc_0"](
-        [TokenMap(output.tokens, output.grid)], [batch.draws["drloc_0_pairs_0"]]
-    )
-    every = [batch.draws[f"drloc_1_pairs_{i}"] for i in range(tiny.model.depth)]
+    inputs = Prepare(recipe)(batch)
+    losses, (_, first, every) = task(inputs), inputs.draws.objectives
+    output = task.model(inputs.images, inputs.draws.model, range(tiny.model.depth))
+    heads = [o for o in task.objectives.values() if isinstance(o, DenseRelativeLocalization)]
+    one = heads[0].of_maps([TokenMap(output.tokens, output.grid)], first)
     assert torch.equal(losses["drloc_0"], 0.5 * one)
-    assert torch.equal(losses["drloc_1"], 0.25 * task.heads["drloc_1"](output.blocks, every))
+    assert len(every) == tiny.model.depth
+    assert torch.equal(
+        losses["drloc_1"], 0.25 * heads[1].of_maps(list(output.blocks.values()), every)
+    )
     torch.stack(list(losses.values())).sum().backward()
     for name, p in task.named_parameters():
         assert p.grad is not None and p.grad.any(), name
@@ -212,10 +221,11 @@ def test_the_loss_does_not_change_what_the_model_predicts(tiny: Recipe, batches:
     with_loss, without = Task(with_drloc(tiny, ABSOLUTE)), Task(tiny)
     with_loss.init_weights()
     without.init_weights()
-    (batch,) = next(batches(tiny, 1))
-    assert torch.equal(with_loss.predict(batch), without.predict(batch))
-    (drawn,) = next(batches(with_loss.recipe, 1))
-    assert torch.equal(with_loss(drawn)["cross_entropy"], without(batch)["cross_entropy"])
+    (batch,), (drawn,) = (
+        Prepare(tiny).later(next(batches(task.recipe, 1))) for task in (without, with_loss)
+    )
+    assert torch.equal(with_loss.predict(batch().images), without.predict(batch().images))
+    assert torch.equal(with_loss(drawn())["cross_entropy"], without(batch())["cross_entropy"])
 
 
 def test_each_blocks_tokens_are_the_blocks_own_though_blocks_change_the_stream(tiny: Recipe):
@@ -227,13 +237,13 @@ def test_each_blocks_tokens_are_the_blocks_own_though_blocks_change_the_stream(t
     taken: list[Tensor] = []
     for block in model.blocks:
         block.register_forward_hook(lambda _m, _i, x: taken.append(x[:, 1:].detach().clone()))
-    output = model(images, draws, every_block=True)
+    output = model(images, draws, range(2))
     assert len(output.blocks) == len(taken) == 2
-    for (tokens, grid), wanted in zip(output.blocks, taken, strict=True):
+    for (tokens, grid), wanted in zip(output.blocks.values(), taken, strict=True):
         assert torch.equal(tokens, wanted) and grid == (4, 4)
     assert not torch.equal(taken[0], taken[1])
     assert torch.equal(model(images, draws).logits, output.logits)
-    assert model(images, draws).blocks == ()
+    assert model(images, draws).blocks == {}
 
 
 def test_a_ramp_rises_and_falls_with_the_global_batch(tiny: Recipe, batches: Batches):
@@ -244,9 +254,10 @@ def test_a_ramp_rises_and_falls_with_the_global_batch(tiny: Recipe, batches: Bat
     task, constant = Task(recipe), Task(with_drloc(tiny, ABSOLUTE))
     task.init_weights()
     constant.init_weights()
+    prepare = Prepare(recipe)
     (batch,) = next(batches(recipe, 1))
     for number in (0, recipe.updates_per_epoch, 2 * recipe.updates_per_epoch):
-        here = batch._replace(number=number)
+        here = prepare(batch._replace(number=number))
         share = ramp.factor(number / recipe.updates_per_epoch, recipe.schedule.epochs)
         assert torch.equal(task(here)["drloc"], share * constant(here)["drloc"])
         assert torch.equal(task(here)["cross_entropy"], constant(here)["cross_entropy"])
@@ -258,11 +269,11 @@ def test_it_learns_where_tokens_lie_on_real_digits(tiny: Recipe, batches: Batche
     task = Task(recipe)
     task.init_weights()
     optimizer = torch.optim.AdamW(task.parameters(), lr=1e-2)
-    losses: list[float] = []
+    losses, prepare = list[float](), Prepare(recipe)
     stream = batches(recipe, 1)
     for _ in range(250):
         (batch,) = next(stream)
-        loss = task(batch)["drloc"]
+        loss = task(prepare(batch))["drloc"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -19,6 +19,7 @@ from bigvit.checkpoint.save import save
 from bigvit.cli import main
 from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches as all_test_images
+from bigvit.data.prepare import Normalise, Prepare
 from bigvit.data.sources import open_source
 from bigvit.engines.ema import averaged
 from bigvit.engines.single import SingleEngine
@@ -43,14 +44,17 @@ def trained(recipe: Recipe, batches: Batches) -> SingleEngine:
         return task
 
     engine = SingleEngine(build, recipe, Ranks(0, 1, torch.device("cpu"), None))
+    prepare = Prepare(recipe)
     for micro in islice(batches(recipe, 1), 3):
-        engine.update(micro, lr=0.02)
+        engine.update(prepare.later(micro), lr=0.02)
     return engine
 
 
-def digits() -> Batch:
+def digits() -> tuple[Tensor, Tensor]:
+    """Test images, as they are and normalised."""
     data = find_recipe("digits_vit")[1].data
-    return next(all_test_images(open_source(data, "test"), data, 64, 0, 1, 0))
+    pixels = next(all_test_images(open_source(data, "test"), data, 64, 0, 1, 0)).images
+    return pixels, Normalise(data)(pixels)
 
 
 def timm_logits(folder: Path, images: Tensor) -> Tensor:
@@ -67,12 +71,12 @@ def test_timm_computes_our_logits_on_digits(
     tiny: Recipe, batches: Batches, tmp_path: Path, width: int
 ):
     recipe = replace(tiny, model=replace(tiny.model, embed_dim=width))
-    engine, batch = trained(recipe, batches), digits()
+    engine, (pixels, images) = trained(recipe, batches), digits()
     checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(recipe), keep=1)
     folder = export(checkpoint, tmp_path / "export")
-    ours = engine.predict(batch)
+    ours = engine.predict(images)
     assert ours.std() > 0.05
-    torch.testing.assert_close(timm_logits(folder, batch.images), ours, rtol=0, atol=1e-6)
+    torch.testing.assert_close(timm_logits(folder, pixels), ours, rtol=0, atol=1e-6)
 
 
 OTHERS = {
@@ -87,15 +91,15 @@ def test_timm_computes_the_logits_of_other_backbones_without_the_head_of_a_loss(
     tiny: Recipe, batches: Batches, tmp_path: Path, name: str
 ):
     recipe = replace(tiny, model=OTHERS[name], objectives=(*tiny.objectives, LOSS))
-    engine, batch = trained(recipe, batches), digits()
+    engine, (pixels, images) = trained(recipe, batches), digits()
     checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(recipe), keep=1)
     folder = export(checkpoint, tmp_path / "export")
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True)
     missing = theirs.state_dict().keys() ^ engine.task.model.state_dict().keys()
     assert all(each.endswith("num_batches_tracked") for each in missing)
-    ours = engine.predict(batch)
+    ours = engine.predict(images)
     assert ours.std() > 0.05
-    torch.testing.assert_close(timm_logits(folder, batch.images), ours, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(timm_logits(folder, pixels), ours, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["T2TViT", "CvT"])
@@ -118,32 +122,32 @@ def test_what_timm_does_not_have_is_refused_before_anything_is_written(
 
 def test_bf16_is_exported_from_its_float32_masters(tiny: Recipe, batches: Batches, tmp_path: Path):
     recipe = replace(tiny, precision="bf16")
-    engine, batch = trained(recipe, batches), digits()
+    engine, (pixels, images) = trained(recipe, batches), digits()
     checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(recipe), keep=1)
     folder = export(checkpoint, tmp_path / "export")
     masters = {part.name: part for part in engine.slices() if part.kind == "weight"}
     exact = Task(recipe)
     exact.load_state_dict({name: p.view.view(p.shape) for name, p in masters.items()})
     with torch.no_grad():
-        ours = exact.predict(batch)
-    assert (ours - engine.predict(batch).float()).abs().max() > 1e-4
-    torch.testing.assert_close(timm_logits(folder, batch.images), ours, rtol=0, atol=1e-6)
+        ours = exact.predict(images)
+    assert (ours - engine.predict(images).float()).abs().max() > 1e-4
+    torch.testing.assert_close(timm_logits(folder, pixels), ours, rtol=0, atol=1e-6)
 
 
 def test_the_average_of_the_weights_is_exported_and_evaluated_by_choice(
     tiny: Recipe, batches: Batches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     recipe = replace(tiny, ema=0.5)
-    engine, batch = trained(recipe, batches), digits()
+    engine, (pixels, images) = trained(recipe, batches), digits()
     checkpoint = save(engine, tmp_path / "checkpoints", 3, to_json(recipe), keep=1)
-    last = engine.predict(batch)
+    last = engine.predict(images)
     with averaged(engine):
-        mean = engine.predict(batch)
-    assert torch.equal(engine.predict(batch), last) and (mean - last).abs().max() > 0.01
+        mean = engine.predict(images)
+    assert torch.equal(engine.predict(images), last) and (mean - last).abs().max() > 0.01
     for flags, wanted in (((), last), (("--ema",), mean)):
         folder = tmp_path / "-".join(("export", *flags))
         assert main(["export", str(checkpoint), "--out", str(folder), *flags]) == 0
-        logits = timm_logits(folder, batch.images)
+        logits = timm_logits(folder, pixels)
         torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-6)
         capsys.readouterr()
         assert main(["evaluate", str(checkpoint), "--workers", "0", *flags]) == 0
@@ -151,7 +155,7 @@ def test_the_average_of_the_weights_is_exported_and_evaluated_by_choice(
         assert found["weights"] == ("ema" if flags else "last") and found["images"] == 300
         test_set = open_source(recipe.data, "test")
 
-        def predict(each: Batch, ema: bool = bool(flags)) -> Tensor:
+        def predict(each: Tensor, ema: bool = bool(flags)) -> Tensor:
             with averaged(engine) if ema else contextlib.nullcontext():
                 return engine.predict(each)
 

@@ -16,7 +16,8 @@ from scipy import stats
 from torch import Tensor
 
 from bigvit.data.batch import Batch
-from bigvit.data.mix import draw, mix_images, mix_targets
+from bigvit.data.mix import MixDraws, draw, mix_images, mix_targets
+from bigvit.data.prepare import Inputs, Prepare
 from bigvit.data.sampler import Sampler
 from bigvit.recipe import Images, ImageSize, Mix, RandomResizedCrop, Recipe, StochasticDepth, sides
 from bigvit.recipe.find import find_recipe
@@ -67,50 +68,66 @@ def batch(task: Task, number: int, span: tuple[int, int]) -> Batch:
         number=number,
         micro=0,
         valid=torch.ones(stop - start, dtype=torch.bool),
-        draws=task.draws(number, span),
         bad=torch.zeros(0, dtype=torch.int64),
+        mix=draw(task.recipe.data, 0, number, span),
+        draws=task.draws(number, span),
     )
 
 
-def many(mix: Mix, size: int = 32, seed: int = 0) -> dict[str, Tensor]:
+def prepared(task: Task, number: int, span: tuple[int, int]) -> Inputs:
+    return Prepare(task.recipe)(batch(task, number, span))
+
+
+def drawn(mix: Mix, size: ImageSize, seed: int, number: int, span: tuple[int, int]) -> MixDraws:
+    found = draw(replace(DATA, mix=mix, image_size=size), seed, number, span)
+    assert found is not None
+    return found
+
+
+def many(mix: Mix, size: int = 32, seed: int = 0) -> MixDraws:
     """One row a group."""
     assert mix.group == 2
-    draws = draw(mix, size, seed, 3, (0, 2 * GROUPS))
-    assert all(torch.equal(values[::2], values[1::2]) for values in draws.values())
-    return {name: values[::2] for name, values in draws.items()}
+    draws = drawn(mix, size, seed, 3, (0, 2 * GROUPS))
+    assert all(torch.equal(values[::2], values[1::2]) for values in draws)
+    return MixDraws(*(values[::2] for values in draws))
 
 
 @pytest.mark.parametrize("span", [(0, 4), (4, 8), (0, 24), (24, 48), (44, 48), (12, 40)])
 def test_draws_of_a_span_are_a_slice_of_the_whole(span: tuple[int, int], masked):
     depth, branches = task().recipe.model.drop_path, task().recipe.model.branches
-    whole, part = (masked(depth, branches, task().draws(7, each)) for each in ((0, 48), span))
-    assert set(whole) == set(part) == {"drop_path", "mix_blend", "mix_box", "mix_target"}
-    for name, values in part.items():
-        cut = whole[name].narrow(1 if name == "drop_path" else 0, span[0], span[1] - span[0])
-        assert torch.equal(values, cut), name
+    whole, part = (
+        masked(depth, branches, task().draws(7, each).model)["drop_path"]
+        for each in ((0, 48), span)
+    )
+    assert torch.equal(part, whole[:, slice(*span)])
+    for values, all_values in zip(
+        *(drawn(BOTH, 16, 0, 7, s) for s in (span, (0, 48))), strict=True
+    ):
+        assert torch.equal(values, all_values[slice(*span)])
 
 
 def test_inputs_of_a_span_are_a_slice_of_the_whole():
     mixing = task()
-    images, targets = mixing.inputs(batch(mixing, 7, (0, 48)))
+    whole = prepared(mixing, 7, (0, 48))
     for start, stop in ((0, 24), (24, 48), (40, 44)):
-        some_images, some_targets = mixing.inputs(batch(mixing, 7, (start, stop)))
-        assert torch.equal(some_images, images[start:stop])
-        assert torch.equal(some_targets, targets[start:stop])
+        some = prepared(mixing, 7, (start, stop))
+        assert torch.equal(some.images, whole.images[start:stop])
+        for one, other in zip(some.targets, whole.targets, strict=True):
+            assert torch.equal(one, other[start:stop])
 
 
 def test_draws_differ_by_group_batch_and_seed():
-    draws = [draw(BOTH, 16, seed, number, (0, 48)) for seed, number in product((0, 1), (0, 1))]
-    targets = torch.cat([d["mix_target"].unflatten(0, (-1, 4)) for d in draws])
+    draws = [drawn(BOTH, 16, seed, number, (0, 48)) for seed, number in product((0, 1), (0, 1))]
+    targets = torch.cat([d.target.unflatten(0, (-1, 4)) for d in draws])
     assert (targets == targets[:, :1]).all(), "a group shares one draw"
-    drawn = targets[:, 0][(targets[:, 0] > 0) & (targets[:, 0] < 1)].tolist()
-    assert len(drawn) > 40
-    assert len(set(drawn)) > 0.8 * len(drawn)  # CutMix's areas are few
+    some = targets[:, 0][(targets[:, 0] > 0) & (targets[:, 0] < 1)].tolist()
+    assert len(some) > 40
+    assert len(set(some)) > 0.8 * len(some)  # CutMix's areas are few
 
 
 @pytest.mark.parametrize("switch", [0.0, 0.3, 0.5])
 def test_cutmix_is_chosen_as_often_as_the_recipe_says(switch: float):
-    blend = many(Mix(0.8, 1.0, switch, 2))["mix_blend"]
+    blend = many(Mix(0.8, 1.0, switch, 2)).blend
     cut = (blend == 1).double().mean().item()
     assert abs(cut - switch) <= 3 * (switch * (1 - switch) / GROUPS) ** 0.5
 
@@ -120,11 +137,11 @@ def test_cutmix_is_chosen_as_often_as_the_recipe_says(switch: float):
 def test_one_of_them_alone_is_always_chosen(mixup: float, cutmix: float, switch: float):
     draws = many(Mix(mixup, cutmix, switch, 2))
     if mixup:
-        assert (draws["mix_box"] == 0).all()
-        assert torch.equal(draws["mix_blend"], draws["mix_target"])
+        assert (draws.box == 0).all()
+        assert torch.equal(draws.blend, draws.target)
     else:
-        assert (draws["mix_blend"] == 1).all()
-        assert (draws["mix_target"] < 1).double().mean() > 0.9
+        assert (draws.blend == 1).all()
+        assert (draws.target < 1).double().mean() > 0.9
 
 
 def distance(values: NDArray[np.float64], alpha: float) -> float:
@@ -136,7 +153,7 @@ def distance(values: NDArray[np.float64], alpha: float) -> float:
 
 @pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0, 2.0])
 def test_lambda_of_mixup_is_distributed_as_beta(alpha: float):
-    own = many(Mix(alpha, 0.0, 0.5, 2))["mix_blend"].double().numpy()
+    own = many(Mix(alpha, 0.0, 0.5, 2)).blend.double().numpy()
     expected = stats.beta(alpha, alpha)
     deviation = float(expected.std())
     assert abs(own.mean() - 0.5) <= 3 * deviation / GROUPS**0.5
@@ -150,7 +167,7 @@ def test_lambda_of_mixup_is_distributed_as_beta(alpha: float):
 def test_lambda_of_both_is_each_ones_own(alpha: float):
     """What chooses between them does not choose lambda."""
     draws = many(Mix(alpha, 1.0, 0.5, 2))
-    own = draws["mix_blend"][draws["mix_blend"] < 1].double().numpy()
+    own = draws.blend[draws.blend < 1].double().numpy()
     assert distance(own, alpha) <= KS_BOUND / len(own) ** 0.5
 
 
@@ -171,7 +188,7 @@ def areas(boxes: NDArray[np.int64]) -> NDArray[np.int64]:
 @pytest.mark.parametrize("alpha, size", [(0.5, 224), (1.0, 32), (1.0, 224)])
 def test_boxes_of_cutmix_are_distributed_as_the_papers(alpha: float, size: int):
     expected = boxes_of_the_paper(alpha, size)
-    found = many(Mix(0.0, alpha, 0.5, 2), size)["mix_box"].numpy()
+    found = many(Mix(0.0, alpha, 0.5, 2), size).box.numpy()
     bound = KS_BOUND * (2 / GROUPS) ** 0.5
     pairs = [(areas(found), areas(expected)), *zip(found.T, expected.T, strict=True)]
     for ours, papers in pairs:
@@ -182,24 +199,24 @@ def test_boxes_of_cutmix_are_distributed_as_the_papers(alpha: float, size: int):
 @pytest.mark.parametrize("size", [8, 15, 32, (16, 24), (24, 8)])
 def test_cutmix_weighs_targets_by_the_area_really_replaced(size: ImageSize):
     mix = Mix(0.0, 1.0, 0.5, 2)
-    draws = draw(mix, size, 0, 0, (0, 4000))
+    draws = drawn(mix, size, 0, 0, (0, 4000))
     h, w = sides(size)
     images = torch.arange(4000).remainder(2).float()[:, None, None, None].expand(-1, 1, h, w)
     replaced = (mix_images(images, draws, 2) != images).sum(dim=(1, 2, 3)).double()
     assert len(replaced.unique()) > 10
-    assert torch.equal(draws["mix_target"], (1 - replaced / (h * w)).float())
-    assert draws["mix_box"].amax(dim=0).tolist()[1::2] == [h, w]
+    assert torch.equal(draws.target, (1 - replaced / (h * w)).float())
+    assert draws.box.amax(dim=0).tolist()[1::2] == [h, w]
 
 
-def literal(draws: dict[str, Tensor], values: Tensor, group: int, images: bool) -> Iterator[Tensor]:
+def literal(draws: MixDraws, values: Tensor, group: int, images: bool) -> Iterator[Tensor]:
     """Values mixed one by one."""
     for i, own in enumerate(values):
         first = i // group * group
         partner = values[first + group - 1 - (i - first)]
-        weight = float(draws["mix_blend" if images else "mix_target"][i])
+        weight = float((draws.blend if images else draws.target)[i])
         mixed = weight * own.double() + (1 - weight) * partner.double()
         if images:
-            top, bottom, left, right = draws["mix_box"][i].tolist()
+            top, bottom, left, right = draws.box[i].tolist()
             mixed[:, top:bottom, left:right] = partner[:, top:bottom, left:right].double()
         yield mixed
 
@@ -208,29 +225,38 @@ def literal(draws: dict[str, Tensor], values: Tensor, group: int, images: bool) 
 def test_inputs_equal_a_loop_over_the_images(group: int):
     mixing = task(replace(BOTH, group=group))
     given = [batch(mixing, number, (0, 48)) for number in range(4)]
-    assert any((b.draws["mix_blend"] == 1).any() for b in given)
-    assert any((b.draws["mix_blend"] < 1).any() for b in given)
-    for some in given:
-        images, targets = mixing.inputs(some)
+    draws = [some.mix for some in given if some.mix is not None]
+    assert any((each.blend == 1).any() for each in draws)
+    assert any((each.blend < 1).any() for each in draws)
+    for some, mix in zip(given, draws, strict=True):
+        images, (own, targets), *_ = Prepare(mixing.recipe)(some)
+        assert torch.equal(own, some.targets)
         assert images.dtype == targets.dtype == torch.float32
         mean, std = (torch.tensor(v).double().view(1, 3, 1, 1) for v in (DATA.mean, DATA.std))
         pixels = (some.images.double() / 255 - mean) / std
         classes = torch.eye(10)[some.targets]
         for found, values in ((images, pixels), (targets, classes)):
-            expected = torch.stack(list(literal(some.draws, values, group, values is pixels)))
+            expected = torch.stack(list(literal(mix, values, group, values is pixels)))
             torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
         torch.testing.assert_close(targets.sum(dim=1), torch.ones(48), rtol=0, atol=1e-6)
         assert (targets >= 0).all()
 
 
-def quarter(count: int) -> dict[str, Tensor]:
+def test_what_is_sharded_neither_normalises_nor_mixes():
+    mixing = task()
+    mixing.init_weights()
+    data = replace(DATA, mix=None, mean=(0.1, 0.1, 0.1), std=(1.0, 1.0, 1.0))
+    other = Task(replace(mixing.recipe, data=data))
+    other.init_weights()
+    inputs, unmixed = (Prepare(each.recipe)(batch(mixing, 7, (0, 48))) for each in (mixing, other))
+    assert not torch.equal(inputs.targets.dense, unmixed.targets.dense)
+    assert mixing(inputs) == other(inputs) != other(unmixed)
+
+
+def quarter(count: int) -> MixDraws:
     """A mixup of three quarters of the partner."""
     weight = torch.full((count,), 0.25)
-    return {
-        "mix_blend": weight,
-        "mix_box": torch.zeros(count, 4, dtype=torch.int64),
-        "mix_target": weight,
-    }
+    return MixDraws(weight, torch.zeros(count, 4, dtype=torch.int64), weight)
 
 
 @pytest.mark.parametrize("group", [2, 3, 4, 6, 12])
@@ -260,7 +286,7 @@ def test_without_either_nothing_is_mixed(mix: Mix | None):
     plain = task(mix)
     for number in range(3):
         some = batch(plain, number, (0, 48))
-        images, targets = plain.inputs(some)
+        images, (_, targets), *_ = Prepare(plain.recipe)(some)
         mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (DATA.mean, DATA.std))
         assert torch.equal(images, (some.images.float() / 255 - mean) / std)
         assert torch.equal(targets, torch.eye(10)[some.targets])
@@ -269,8 +295,7 @@ def test_without_either_nothing_is_mixed(mix: Mix | None):
 def test_an_image_left_as_it_is_stays_so_beside_any_partner():
     """Outside the box CutMix's own pixels are not touched by rounding."""
     mixing = task(Mix(0.0, 1.0, 0.5, 4))
-    some = batch(mixing, 0, (0, 48))
-    images, _ = mixing.inputs(some)
-    plain, _ = task(None).inputs(some)
+    images = prepared(mixing, 0, (0, 48)).images
+    plain = prepared(task(None), 0, (0, 48)).images
     partners = plain.unflatten(0, (-1, 4)).flip(1).flatten(0, 1)
     assert ((images == plain) | (images == partners)).all()

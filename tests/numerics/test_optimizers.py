@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bigvit import optim
 from bigvit.data.batch import Batch
+from bigvit.data.prepare import Prepare
 from bigvit.optim import LAMB
 from bigvit.optim.groups import parameter_groups
 from bigvit.optim.state import MOMENTS, fresh_state, set_steps, steps
@@ -48,10 +49,11 @@ def gradients(tiny: Recipe, batches: Batches, task: Task) -> Iterator[list[Tenso
 
     def make() -> Iterator[list[Tensor]]:
         trained = copy.deepcopy(task)
+        prepare = Prepare(tiny)
         plain = torch.optim.SGD(trained.parameters(), lr=0.1)
         for (batch,) in batches(tiny, 1):
             plain.zero_grad()
-            torch.stack(list(trained(batch).values())).sum().backward()
+            torch.stack(list(trained(prepare(batch)).values())).sum().backward()
             yield [p.grad.clone() for p in trained.parameters() if p.grad is not None]
             plain.step()
 

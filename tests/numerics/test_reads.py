@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.reads import counting
 from bigvit.data.batch import Batch
+from bigvit.data.prepare import Prepare
 from bigvit.engines.norms import Squares
 from bigvit.ranks.joining import alone
 from bigvit.recipe import Recipe
@@ -23,9 +24,9 @@ def test_forward_and_backward_read_nothing(tiny: Recipe, batches: Batches):
     task = Task(tiny)
     task.init_weights()
     batch = next(batches(tiny, 1))[0]
-    found: Counter[str] = Counter()
+    found, prepare = Counter[str](), Prepare(tiny)
     with counting(found):
-        torch.stack(list(task(batch).values())).sum().backward()
+        torch.stack(list(task(prepare(batch)).values())).sum().backward()
     assert not found
 
 

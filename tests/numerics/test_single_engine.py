@@ -2,8 +2,10 @@
 
 import copy
 import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import pytest
@@ -11,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from bigvit.data.batch import Batch
+from bigvit.data.prepare import Inputs, Normalise, Prepare
 from bigvit.engines.engine import NotFinite, StepInfo
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import AdamW, Lamb, Recipe
+from bigvit.recipes.digits import digits_vit
 from bigvit.task import Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
@@ -22,6 +26,7 @@ Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 LR = 4e-3
 ROUNDING = 1e-6
 """Relative L2 difference of the weights after three updates that is rounding alone."""
+PREPARE = Prepare(digits_vit)
 ALONE = Ranks(0, 1, torch.device("cpu"), None)
 LAMB = Lamb(lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
 ADAMW = AdamW(lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
@@ -53,14 +58,14 @@ def relative(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 
 
 def train(engine: SingleEngine, global_batches: Sequence[list[Batch]]) -> list[StepInfo]:
-    return [engine.update(micro, LR) for micro in global_batches]
+    return [engine.update(PREPARE.later(micro), LR) for micro in global_batches]
 
 
 def gradient_of(task: Task, micro: list[Batch]) -> dict[str, Tensor]:
     """The gradient of the mean loss over a global batch; `task` is left alone."""
     task = copy.deepcopy(task)
     for batch in micro:
-        (torch.stack(list(task(batch).values())).sum() / len(micro)).backward()
+        (torch.stack(list(task(PREPARE(batch)).values())).sum() / len(micro)).backward()
     return {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
 
 
@@ -86,7 +91,7 @@ def test_micro_batches_change_nothing_but_rounding(
 
 def test_another_batch_is_seen_beyond_rounding(tiny: Recipe, batches: Batches):
     first, second = engine_for(tiny), engine_for(tiny)
-    micro = next(batches(tiny, 3))
+    micro = PREPARE.later(next(batches(tiny, 3)))
     first.update(micro, LR)
     second.update([micro[0], micro[1], micro[1]], LR)
     assert relative(slices(second, "weight"), slices(first, "weight")) > 100 * ROUNDING
@@ -96,8 +101,8 @@ def test_losses_and_norm_are_those_of_the_global_batch(tiny: Recipe, batches: Ba
     engine, micro = engine_for(tiny), next(batches(tiny, 3))
     expected = gradient_of(engine.task, micro)
     with torch.no_grad():
-        losses = [engine.task(batch)["cross_entropy"].item() for batch in micro]
-    info = engine.update(micro, LR)
+        losses = [engine.task(PREPARE(batch))["cross_entropy"].item() for batch in micro]
+    info = engine.update(PREPARE.later(micro), LR)
     norm = math.sqrt(sum(g.double().square().sum().item() for g in expected.values()))
     assert info.grad_norm == pytest.approx(norm, rel=1e-6)
     assert info.losses == pytest.approx({"cross_entropy": sum(losses) / 3}, rel=1e-6)
@@ -112,7 +117,8 @@ def test_clipping_is_torchs(tiny: Recipe, batches: Batches, share: float | None)
     norm = torch.nn.utils.get_total_norm(expected.values())
     clip_norm = None if share is None else share * norm.item()
     engine = engine_for(replace(tiny, clip_norm=clip_norm))
-    assert engine.update(micro, LR).grad_norm == pytest.approx(norm.item(), rel=1e-6)
+    info = engine.update(PREPARE.later(micro), LR)
+    assert info.grad_norm == pytest.approx(norm.item(), rel=1e-6)
     # after one update the first moment is a tenth of the clipped gradient
     clipped = {name: moment / (1 - 0.9) for name, moment in slices(engine, "exp_avg").items()}
     divisor = 1.0 if clip_norm is None else max((norm.item() + 1e-6) / clip_norm, 1.0)
@@ -197,7 +203,7 @@ def test_numbers_that_are_not_finite_change_no_weight(
     before = slices(engine, "weight"), slices(engine, "exp_avg"), slices(engine, "exp_avg_sq")
     working = copy.deepcopy(engine.task.state_dict())
     with pytest.raises(NotFinite, match=message):
-        engine.update(next(batches(tiny, 2)), LR)
+        engine.update(PREPARE.later(next(batches(tiny, 2))), LR)
     after = slices(engine, "weight"), slices(engine, "exp_avg"), slices(engine, "exp_avg_sq")
     for one, other in zip(before, after, strict=True):
         for name, value in one.items():
@@ -207,6 +213,25 @@ def test_numbers_that_are_not_finite_change_no_weight(
     assert engine.scalars() == {"optimizer_steps": 0}
 
 
+def test_inputs_are_made_one_micro_batch_at_a_time(tiny: Recipe, batches: Batches):
+    engine = engine_for(replace(tiny, precision="bf16"))
+    made: list[weakref.ref[Tensor]] = []
+    left = list[int]()
+
+    def make(batch: Batch) -> Inputs:
+        inputs = PREPARE(batch)
+        made.append(weakref.ref(inputs.images))
+        return inputs
+
+    def count(*_: object) -> None:
+        left.append(sum(ref() is not None for ref in made))
+
+    engine.task.model.register_forward_pre_hook(count)
+    engine.task.model.head.register_full_backward_hook(count)
+    engine.update([partial(make, batch) for batch in next(batches(tiny, 3))], LR)
+    assert left == [1, 0, 1, 0, 1, 0], "backward keeps none that are not the model's own"
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_loss_falls_on_real_digits(tiny: Recipe, batches: Batches, precision: str):
     # four patches and strong branches: one that learns in thirty updates
@@ -214,7 +239,7 @@ def test_loss_falls_on_real_digits(tiny: Recipe, batches: Batches, precision: st
     recipe = replace(tiny, model=model, precision=precision)
     engine = engine_for(recipe)
     global_batches = islice(batches(recipe, 1), 30)
-    losses = [engine.update(micro, lr=1e-2).loss for micro in global_batches]
+    losses = [engine.update(PREPARE.later(each), lr=1e-2).loss for each in global_batches]
     assert losses[0] == pytest.approx(math.log(10), rel=0.02)
     assert sum(losses[-5:]) / 5 < 0.85 * losses[0]
 
@@ -228,9 +253,9 @@ def test_thirty_updates_are_those_of_a_plain_torch_loop(tiny: Recipe, batches: B
     groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
     for (batch,) in islice(batches(recipe, 1), 30):
-        info = engine.update([batch], LR)
+        info = engine.update(PREPARE.later([batch]), LR)
         plain.zero_grad()
-        loss = task(batch)["cross_entropy"]
+        loss = task(PREPARE(batch))["cross_entropy"]
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
         plain.step()
@@ -280,8 +305,8 @@ def test_slices_and_scalars_are_all_there_is_to_resume(
     assert infos[0] == infos[1]
     for one, other in zip(first.slices(), second.slices(), strict=True):
         assert torch.equal(one.view, other.view), one.name
-    logits = first.predict(global_batches[0][0])
-    assert torch.equal(logits, second.predict(global_batches[0][0]))
+    images = Normalise(recipe.data)(global_batches[0][0].images)
+    assert torch.equal(first.predict(images), second.predict(images))
 
 
 def test_lr_scale_of_a_group_multiplies_the_rate(tiny: Recipe, batches: Batches):
@@ -289,7 +314,7 @@ def test_lr_scale_of_a_group_multiplies_the_rate(tiny: Recipe, batches: Batches)
     still = engine.optimizer.param_groups[0]
     still["lr_scale"] = 0.0
     before = slices(engine, "weight")
-    engine.update(next(batches(tiny, 1)), LR)
+    engine.update(PREPARE.later(next(batches(tiny, 1))), LR)
     for name, w in slices(engine, "weight").items():
         decayed = any(p is dict(engine.task.named_parameters())[name] for p in still["params"])
         assert torch.equal(w, before[name]) == decayed, name

@@ -21,8 +21,8 @@ from bigvit.checkpoint.manifest import (
     step_name,
 )
 from bigvit.checkpoint.save import NotSaved, _tell, save
-from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
@@ -36,6 +36,7 @@ TINY = replace(
     model=replace(digits_vit.model, embed_dim=16, depth=1, num_heads=2),
     batch_size=24,
 )
+PREPARE = Prepare(TINY)
 SLICES = "rank_00000.safetensors"
 MANIFEST = "manifest.json"
 
@@ -55,8 +56,7 @@ def train(engine: SingleEngine, first: int, last: int) -> None:
     source = open_source(TINY.data, "train")
     batches = train_batches(source, TINY, cut, 0, 0, first, engine.task.draws)
     for update in range(first, last):
-        micro: list[Batch] = next(batches)
-        engine.update(micro, lr=TINY.lr(update) + 1e-3)
+        engine.update(PREPARE.later(next(batches)), lr=TINY.lr(update) + 1e-3)
 
 
 def contents(engine: SingleEngine) -> dict[str, bytes]:

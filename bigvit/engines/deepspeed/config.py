@@ -165,6 +165,21 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     }
 
 
+def check(recipe: Recipe, layout: Layout, run: Run) -> None:
+    """Refuse what DeepSpeed cannot do.
+
+    Raises:
+        ValueError: says what was given, what is allowed and what to do.
+    """
+    config = deepspeed_config(recipe, layout, run)
+    if run.compile and stage_of(config) == 3:
+        raise ValueError(
+            f"--compile with --sharding {run.sharding}: DeepSpeed's hooks gather weights between "
+            "the layers at stage 3, and every update would compile them again; use stage 2 or "
+            "lower, or leave --compile out"
+        )
+
+
 def _checked(sharding: str, given: dict[str, Any], world: int) -> dict[str, Any]:
     """What a file says, once every key and value is allowed there."""
     where = f"--sharding {sharding}: "

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bigvit import optim
-from bigvit.data.batch import Batch
 from bigvit.engines.deepspeed import inside
 from bigvit.engines.deepspeed.config import offloads, stage_of
 from bigvit.engines.engine import (
@@ -20,6 +19,7 @@ from bigvit.engines.engine import (
     BuildTask,
     Check,
     NotFinite,
+    Pending,
     Slice,
     StepInfo,
     mean_losses,
@@ -63,13 +63,13 @@ class DeepSpeedEngine:
         self.inside.optimizer.register_step_pre_hook(self._before_step)
 
     def update(
-        self, micro: Sequence[Batch], lr: float, check: Check | None = None, norms: bool = False
+        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
     ) -> StepInfo:
         scale = self.loss_scale.scale
         self.inside.set_loss_scale(scale)
         losses = []
-        for batch in micro[:-1]:
-            losses.append(self._backward(batch))
+        for inputs in micro[:-1]:
+            losses.append(self._backward(inputs))
             self.engine.step()  # counts the micro-batch; the weights change at the last one only
         losses.append(self._backward(micro[-1]))
         total = mean_losses(losses)
@@ -105,9 +105,9 @@ class DeepSpeedEngine:
             raise NotFinite(GRADIENT)
         self.loss_scale.overflowed()
 
-    def _backward(self, batch: Batch) -> dict[str, Tensor]:
+    def _backward(self, inputs: Pending) -> dict[str, Tensor]:
         self.ranks.went_on()
-        losses = self.engine(batch.to(self.ranks.device))
+        losses = self.engine(inputs())
         loss = torch.stack(list(losses.values())).sum()
         # a loss that is not finite makes its gradient so too, which the norm shows: nobody has to
         # wait for the device to look at it
@@ -116,9 +116,9 @@ class DeepSpeedEngine:
         return losses
 
     @torch.no_grad()
-    def predict(self, batch: Batch) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         self.engine.eval()
-        logits = self.task(batch.to(self.ranks.device), predict=True)["logits"]
+        logits = self.task(images)["logits"]
         self.engine.train()
         return logits
 

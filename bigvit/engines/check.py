@@ -1,0 +1,32 @@
+"""What an engine cannot do, said by each: no torch here. A new engine adds a case, and `build.py`
+one that builds it."""
+
+from bigvit.engines.deepspeed import config
+from bigvit.recipe import Layout, Recipe, Run
+
+
+def check(recipe: Recipe, cut: Layout, run: Run) -> None:
+    """Refuse what the run's engine cannot do.
+
+    Raises:
+        ValueError: says what was given, what is allowed and what to do.
+    """
+    match run.engine:
+        case "single":
+            if cut.world > 1:
+                raise ValueError(
+                    f"--engine single is one process, not {cut.world}; leave it out, or use one "
+                    "rank"
+                )
+        case "deepspeed":
+            config.check(recipe, cut, run)
+
+
+def check_device(recipe: Recipe, run: Run, device: str) -> None:
+    """Refuse what the engine cannot do on this kind of device: "cpu", "cuda", ...
+
+    Raises:
+        ValueError: says what was given, what is allowed and what to do.
+    """
+    if run.engine == "deepspeed" and recipe.precision == "fp16" and device == "cpu":
+        raise ValueError("--precision fp16: DeepSpeed has it on a GPU only; use bf16 or fp32 here")

@@ -1,0 +1,14 @@
+"""What an architecture is, as plain values: one a file, each with its check, its size and its name
+at timm. No torch here."""
+
+from bigvit.recipe.models.cait import CaiT
+from bigvit.recipe.models.cvt import CvT
+from bigvit.recipe.models.parallel_vit import ParallelViT
+from bigvit.recipe.models.resnet import ResNet
+from bigvit.recipe.models.swin import Swin
+from bigvit.recipe.models.t2t_vit import T2TViT
+from bigvit.recipe.models.vit import ViT
+
+__all__ = ["Model"]
+
+Model = ViT | ParallelViT | CaiT | Swin | T2TViT | CvT | ResNet

@@ -1,0 +1,52 @@
+"""DeiT III's Vision Transformer with parallel branches. No torch here."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bigvit.recipe.depth import ImageSize, StochasticDepth
+from bigvit.recipe.models.description import unknown
+from bigvit.recipe.models.ops import Op, attention_branch, embedding, mlp_branch, repeat, scale
+from bigvit.recipe.models.uniform import OfPatches
+
+
+@dataclass(frozen=True)
+class ParallelViT(OfPatches):
+    """DeiT III's Vision Transformer with parallel branches (arXiv:2203.09795): each block adds the
+    sum of several attention branches, then the sum of as many MLP branches."""
+
+    patch_size: int  # side of a square patch, pixels
+    embed_dim: int  # width D of a token
+    depth: int  # number of blocks
+    branches_per_block: int  # attention branches of a block, and as many MLP branches
+    num_heads: int  # attention heads of a branch; D must be a multiple
+    mlp_ratio: float  # hidden width of an MLP branch, in units of D
+    layer_scale: float  # initial value of LayerScale's diagonal, one a branch
+    drop_path: StochasticDepth
+    in_chans: int  # channels of an image
+    num_classes: int  # classes of the head
+
+    @property
+    def branches(self) -> int:
+        return 2 * self.branches_per_block * self.depth
+
+    def ops(self, image_size: ImageSize) -> Iterator[Op]:
+        d, (h, w) = self.embed_dim, self.grid(image_size)
+        tokens, attn, ffn = h * w + 1, "blocks.*.attns.*", "blocks.*.ffns.*"
+        yield from self.patch_ops(image_size)
+        yield embedding("cls_token", d)
+        pair = [
+            *attention_branch(f"{attn}.norm", f"{attn}.attn", tokens, d),
+            scale(f"{attn}.ls", d, tokens * d),
+            *mlp_branch(f"{ffn}.norm", f"{ffn}.mlp", tokens, d, self.hidden_dim),
+            scale(f"{ffn}.ls", d, tokens * d),
+        ]
+        yield from repeat(self.depth * self.branches_per_block, pair)
+        yield from self.head_ops(tokens)
+
+    def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        if self.branches_per_block != 2:  # the only ones of timm's whose blocks have any
+            kind = f"ParallelViT with {self.branches_per_block} branches in a block, but with 2"
+            raise unknown(kind)
+        own: dict[str, Any] = {"init_values": self.layer_scale, "no_embed_class": True}
+        return self.timm_as("vit_small_patch16_18x2_224", image_size, **own)

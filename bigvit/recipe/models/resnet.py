@@ -1,0 +1,86 @@
+"""ResNet of bottleneck blocks. No torch here."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bigvit.recipe.bounds import allow
+from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
+from bigvit.recipe.models.description import Grid
+from bigvit.recipe.models.ops import Op, conv, linear, norm, repeat
+from bigvit.recipe.models.stages import Staged
+
+
+@dataclass(frozen=True)
+class ResNet(Staged):
+    """ResNet (arXiv:1512.03385) of bottleneck blocks, the stride in their 3 x 3 convolution."""
+
+    depths: tuple[int, ...]  # blocks of each stage
+    in_chans: int  # channels of an image
+    num_classes: int  # classes of the head
+
+    has_attention = False
+
+    @property
+    def drop_path(self) -> StochasticDepth:
+        """None."""
+        return StochasticDepth(rate=0.0, group=1)
+
+    @property
+    def branches(self) -> int:
+        return self.depth
+
+    @property
+    def summary(self) -> str:
+        return "-".join(map(str, self.depths))
+
+    def stages(self, image_size: ImageSize) -> Iterator[tuple[int, int, int, Grid]]:
+        h, w = (-(-side // 4) for side in sides(image_size))
+        for i, depth in enumerate(self.depths):
+            yield depth, 0, 256 * 2**i, (h, w)
+            h, w = -(-h // 2), -(-w // 2)
+
+    def ops(self, image_size: ImageSize) -> Iterator[Op]:
+        height, width = sides(image_size)
+        halved, below, before = -(-height // 2) * -(-width // 2), 64, 0
+        yield conv("conv1", halved, self.in_chans, 64, 7, height * width * self.in_chans)
+        yield norm("bn1", halved, 64)
+        yield Op("act1", "activation", 0, 0, halved * 64)
+        for i, (depth, _, d, (h, w)) in enumerate(self.stages(image_size)):
+            block, cells = f"layer{i + 1}.*", h * w
+            yield from _block(block, before if i else cells, cells, below, d)
+            yield conv(f"{block}.downsample.0", cells, below, d, 1, 0)
+            yield norm(f"{block}.downsample.1", cells, d)
+            yield from repeat(depth - 1, _block(block, cells, cells, d, d))
+            below, before = d, cells
+        yield linear("fc", 1, below, self.num_classes)
+
+    def check(self, image_size: ImageSize, starts_from: str | None) -> None:
+        super().check(image_size, starts_from)
+        allow("model.depths", self.depths, self.depth >= 2, "two blocks or more in all")
+
+    def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        if len(self.depths) != 4:
+            return super().timm(image_size)
+        return {
+            "architecture": "resnet50",
+            "num_features": 2048,
+            "global_pool": "avg",
+            "model_args": {"layers": list(self.depths), "in_chans": self.in_chans},
+            "pretrained_cfg": {
+                "fixed_input_size": False,
+                "first_conv": "conv1",
+                "classifier": "fc",
+            },
+        }
+
+
+def _block(block: str, before: int, cells: int, below: int, d: int) -> Iterator[Op]:
+    """The three convolutions of a bottleneck, whose second makes `cells` of the cells before."""
+    inner = d // 4
+    yield conv(f"{block}.conv1", before, below, inner, 1, before * below)
+    yield norm(f"{block}.bn1", before, inner)
+    yield conv(f"{block}.conv2", cells, inner, inner, 3, before * inner)
+    yield norm(f"{block}.bn2", cells, inner)
+    yield conv(f"{block}.conv3", cells, inner, d, 1, cells * inner)
+    yield norm(f"{block}.bn3", cells, d)

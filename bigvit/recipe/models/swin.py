@@ -1,0 +1,93 @@
+"""Swin Transformer. No torch here."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
+from bigvit.recipe.models.description import Grid
+from bigvit.recipe.models.ops import Op, attention, embedding, linear, mlp_branch, norm, repeat
+from bigvit.recipe.models.stages import StagedAttention
+from bigvit.recipe.models.uniform import check_patches, patch_conv
+
+
+@dataclass(frozen=True)
+class Swin(StagedAttention):
+    """Swin Transformer (arXiv:2103.14030): attention within windows, shifted in every second block;
+    each stage halves the grid and doubles the width. Uniform stochastic depth (theirs: linear)."""
+
+    patch_size: int  # side of a square patch, pixels
+    embed_dim: int  # width of a token in the first stage
+    depths: tuple[int, ...]  # blocks of each stage
+    num_heads: tuple[int, ...]  # attention heads of each stage
+    window_size: int  # side of a window, tokens; a smaller grid is one window
+    mlp_ratio: float  # hidden width of the MLP, in units of the token's
+    drop_path: StochasticDepth
+    in_chans: int  # channels of an image
+    num_classes: int  # classes of the head
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(self.embed_dim * 2**i for i in range(len(self.depths)))
+
+    @property
+    def summary(self) -> str:
+        return f"{self.embed_dim}/{'-'.join(map(str, self.depths))}, patch {self.patch_size}"
+
+    def stages(self, image_size: ImageSize) -> Iterator[tuple[int, int, int, Grid]]:
+        h, w = (side // self.patch_size for side in sides(image_size))
+        for depth, heads, d in zip(self.depths, self.num_heads, self.widths, strict=True):
+            yield depth, heads, d, (h, w)
+            h, w = -(-h // 2), -(-w // 2)
+
+    def window(self, grid: Grid) -> Grid:
+        """Tokens (down, across) of a window on a grid."""
+        return min(grid[0], self.window_size), min(grid[1], self.window_size)
+
+    def ops(self, image_size: ImageSize) -> Iterator[Op]:
+        d, tokens = self.embed_dim, 0
+        for i, (depth, heads, d, (h, w)) in enumerate(self.stages(image_size)):
+            tokens, layer = h * w, f"layers.{i}"
+            if i:
+                yield norm(f"{layer}.downsample.norm", tokens, 2 * d)
+                yield linear(f"{layer}.downsample.reduction", tokens, 2 * d, d, bias=False)
+            else:
+                yield patch_conv((h, w), self.patch_size, self.in_chans, d)
+                yield norm("patch_embed.norm", tokens, d)
+            yield from repeat(depth, self._block(f"{layer}.blocks.*", heads, d, (h, w)))
+        yield norm("norm", tokens, d)
+        yield linear("head.fc", 1, d, self.num_classes)
+
+    def _block(self, block: str, heads: int, d: int, grid: Grid) -> Iterator[Op]:
+        (h, w), (down, across) = grid, self.window(grid)
+        padded = -(-h // down) * down * -(-w // across) * across  # to whole windows
+        table = f"{block}.attn.relative_position_bias_table"
+        yield norm(f"{block}.norm1", h * w, d)
+        yield linear(f"{block}.attn.qkv", padded, d, 3 * d)
+        yield embedding(table, (2 * down - 1) * (2 * across - 1) * heads)
+        yield attention(f"{block}.attn", padded, padded, d, window=down * across)
+        yield linear(f"{block}.attn.proj", padded, d, d)
+        hidden = int(d * self.mlp_ratio)
+        yield from mlp_branch(f"{block}.norm2", f"{block}.mlp", h * w, d, hidden)
+
+    def check(self, image_size: ImageSize, starts_from: str | None) -> None:
+        super().check(image_size, starts_from)
+        check_patches(self.patch_size, image_size)
+
+    def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        return {
+            "architecture": "swin_tiny_patch4_window7_224",
+            "num_features": self.widths[-1],
+            "global_pool": "avg",
+            "model_args": {
+                "img_size": list(sides(image_size)),
+                "patch_size": self.patch_size,
+                "in_chans": self.in_chans,
+                "embed_dim": self.embed_dim,
+                "depths": list(self.depths),
+                "num_heads": list(self.num_heads),
+                "window_size": self.window_size,
+                "mlp_ratio": self.mlp_ratio,
+            },
+            "pretrained_cfg": {"first_conv": "patch_embed.proj", "classifier": "head.fc"},
+        }
