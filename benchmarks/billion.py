@@ -8,7 +8,6 @@ sizes of every process, launchers too, twice a second; above the limit the run i
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.measure import Row, report
 from benchmarks.vit_h import IMAGES, vit_h14_126
+from bigvit.checkpoint import metrics
 from scripts.photos import cut, photographs
 
 LIMIT = 16 * 2**30
@@ -93,9 +93,9 @@ def main() -> int:
             print(f"until update {stop}: code {code}, {peak / 2**30:.2f} GiB, {took:.0f} s")
             if code != 85:
                 break
-        logged = folder / "run" / "metrics.jsonl"
-        lines = logged.read_text().splitlines() if logged.exists() else []
-        losses = [json.loads(line)["loss"] for line in lines if '"loss"' in line]
+        logged = folder / "run" / metrics.NAME
+        lines = list(metrics.read_metrics(logged)) if logged.exists() else []
+        losses = [line.values["loss"] for line in lines if line.kind == metrics.UPDATE]
     finally:
         shutil.rmtree(folder)
     parameters = vit_h14_126.model.parameters(126)

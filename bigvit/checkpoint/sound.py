@@ -1,9 +1,9 @@
 """Which checkpoint to go on from when a run has stopped itself: a whole one may hold weights that
 were spoiled before anything was not finite."""
 
-import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from safetensors import safe_open
 
+from bigvit.checkpoint import metrics
 from bigvit.checkpoint.manifest import Damaged, Manifest, batch_of, verify
 from bigvit.checkpoint.run import MOST, checkpoints_of
 from bigvit.ranks.joining import Ranks
@@ -39,7 +40,7 @@ def newest_sound(run: Path, ranks: Ranks) -> tuple[Path | None, list[str]]:
     names, losses = "", list[tuple[int, float]]()
     if ranks.rank == 0:
         names = " ".join(path.name for path in checkpoints_of(run)[-MOST:])
-        losses = _losses(run / "metrics.jsonl")
+        losses = _losses(run / metrics.NAME)
     names = ranks.first_text(names)
     newest = [run / "checkpoints" / name for name in reversed(names.split())]
     weighed: dict[Path, Weighed] = {}
@@ -93,20 +94,14 @@ def _sums(folder: Path, manifest: Manifest, ranks: Ranks) -> tuple[torch.Tensor,
     return sums, unsound
 
 
-def _losses(metrics: Path) -> list[tuple[int, float]]:
+def _losses(path: Path) -> list[tuple[int, float]]:
     """(global batches consumed, loss) of the logged updates that were applied."""
     losses: list[tuple[int, float]] = []
-    try:
-        lines = metrics.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        try:
-            values = json.loads(line)
-            if values.get("grad_norm") is not None:
-                losses.append((int(values["batch"]), float(values["loss"])))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # of an evaluation, or half written
+    with suppress(OSError):
+        for line in metrics.read_metrics(path):
+            loss, norm = line.values.get("loss"), line.values.get("grad_norm")
+            if line.kind == metrics.UPDATE and norm is not None and type(loss) is float:
+                losses.append((line.batch, loss))
     return losses
 
 

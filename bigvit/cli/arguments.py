@@ -1,11 +1,19 @@
-"""The arguments of the `bigvit` commands: each option once, each number within its bounds."""
+"""The arguments of the `bigvit` commands: each option once, each number within its bounds; and
+those that several commands take, with what they mean."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from bigvit.recipe.bounds import BOUNDS
-from bigvit.recipe.words import check_words
+from bigvit.recipe.words import check_words, read_json
+
+Add = Callable[..., argparse.ArgumentParser]
+"""Adds a command: its name, what runs it, a line of help."""
+
+A_RECIPE = "a name, or FILE.py[:NAME]"
+OF_THE_RUN = " (default: the run's)"
 
 
 class Once(argparse.Action):
@@ -49,3 +57,58 @@ class Parser(argparse.ArgumentParser):
         if list(args[:1]) != ["launch"]:  # whose words are deepspeed's, and looked at there
             check_words(args)
         return super().parse_args(args)
+
+
+def add_run_or_one(command: argparse.ArgumentParser) -> None:
+    text = "a run folder (its newest checkpoint), or one"
+    command.add_argument("path", type=Path, help=text)
+
+
+def add_data_root(command: argparse.ArgumentParser, default: str = "") -> None:
+    """Add `--data-root`, whose help says the default."""
+    command.add_argument("--data-root", type=Path, help=f"where the data set is{default}")
+
+
+def add_image_size(command: argparse.ArgumentParser) -> None:
+    text = "another resolution: side, or height and width, pixels"
+    command.add_argument("--image-size", type=int, nargs="+", metavar="PIXELS", help=text)
+
+
+def add_ema(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--ema", action="store_true", help="the average of the weights instead")
+
+
+def size_of(options: argparse.Namespace) -> int | tuple[int, int] | None:
+    """What `--image-size` says."""
+    if (given := options.image_size) is None:
+        return None
+    if len(given) > 2:
+        raise ValueError(f"--image-size: {given} is not one or two numbers of pixels")
+    return given[0] if len(given) == 1 else (given[0], given[1])
+
+
+def run_folder_of(path: Path) -> Path:
+    """The run folder that is meant, where a checkpoint of it may be named."""
+    from bigvit.checkpoint.manifest import STEP
+    from bigvit.checkpoint.run import run_of
+
+    return run_of(path) if STEP.fullmatch(path.name) else path
+
+
+def data_root_of(options: argparse.Namespace, path: Path) -> Path | None:
+    """Where `--data-root` says that the data are, or where the run found them."""
+    if options.data_root is not None:
+        return options.data_root
+    described = run_folder_of(path) / "recipe.json"
+    try:
+        root = Path(read_json(described)["run"]["data_root"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if root == Path("None") else root
+
+
+def refuse_no_checkpoint(path: Path) -> None:
+    """Raise ValueError where there is nothing to read, before torch is imported."""
+    from bigvit.checkpoint.run import find_checkpoints
+
+    find_checkpoints(path, most=1)

@@ -5,12 +5,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from bigvit.cli.models import (
-    A_RUN_OR_ONE,
+from bigvit.cli.arguments import (
+    A_RECIPE,
+    OF_THE_RUN,
     Add,
     add_data_root,
     add_ema,
     add_image_size,
+    add_run_or_one,
     data_root_of,
     refuse_no_checkpoint,
     run_folder_of,
@@ -21,8 +23,8 @@ from bigvit.cli.models import (
 def add(add: Add) -> None:
     """Add the commands."""
     command = add("samples", _samples, "draw a training batch as the model sees it")
-    command.add_argument("recipe", help="a name, or FILE.py[:NAME]")
-    command.add_argument("--data-root", type=Path, help="where the data set is")
+    command.add_argument("recipe", help=A_RECIPE)
+    add_data_root(command)
     command.add_argument("--batch", type=int, default=0, help="number of the global batch")
     command.add_argument(
         "--count", type=int, help="images drawn (default: 32, or the batch where it is smaller)"
@@ -32,25 +34,25 @@ def add(add: Add) -> None:
     command = add(
         "offsets", _offsets, "draw where a localization head sees tokens, and where they are"
     )
-    command.add_argument("path", type=Path, help=A_RUN_OR_ONE)
+    add_run_or_one(command)
     command.add_argument("images", type=Path, nargs="*", help="image files (default: test images)")
     command.add_argument("--count", type=int, default=4, help="test images drawn (default 4)")
     command.add_argument("--pairs", type=int, default=64, help="pairs an image (default 64)")
-    add_data_root(command)
+    add_data_root(command, OF_THE_RUN)
     command.add_argument("--out", type=Path, default=Path("offsets.png"), help="picture to write")
     command = add("attention", _attention, "picture what a class token attends to in images")
-    command.add_argument("path", type=Path, help=A_RUN_OR_ONE)
+    add_run_or_one(command)
     command.add_argument("images", type=Path, nargs="+", help="image files")
     command.add_argument(
         "--out", type=Path, help="folder to write (default: attention/ of the run)"
     )
-    command.add_argument("--layers", type=int, default=2, help="the last so many (default 2)")
+    command.add_argument("--layers", type=int, help="the last so many (default: at most 2)")
     add_image_size(command)
     add_ema(command)
     command = add("branches", _branches, "measure residual branches beside the main branch")
     command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
     command.add_argument("--images", type=int, default=64, help="test images used (default 64)")
-    add_data_root(command)
+    add_data_root(command, OF_THE_RUN)
     command.add_argument("--out", type=Path, default=Path("branches.png"), help="picture to write")
 
 
@@ -97,10 +99,10 @@ def _attention(options: argparse.Namespace) -> None:
     refuse_no_checkpoint(options.path)
     from bigvit.checkpoint.trained import trained
     from bigvit.visualize import attention_page
-    from bigvit.visualize.attention import look
+    from bigvit.visualize.attention import attention_maps
 
     model = trained(options.path, size, options.ema)
-    found = look(model, options.images, options.layers)
+    found = attention_maps(model, options.images, options.layers)
     title = f"{run.resolve().name}, {model.checkpoint.name}"
     print(attention_page.write(found, options.out or run / "attention", title))
 

@@ -30,15 +30,15 @@ Draw = Callable[[int, tuple[int, int]], Draws]
 ATTEMPTS = 100  # at finding an image in the place of a bad one
 
 
-class Place(NamedTuple):
-    """Which image, and where it stands."""
+class TrainIndex(NamedTuple):
+    """Which training image, and where it stands."""
 
     epoch: int
     slot: int
     id: int
 
 
-class TestPlace(NamedTuple):
+class TestIndex(NamedTuple):
     """Which test image."""
 
     id: int
@@ -62,7 +62,7 @@ class _TrainImages(Dataset[Sample]):
     def __init__(self, source: Source, data: Data, seed: int) -> None:
         self.source, self.data, self.seed = source, data, seed
 
-    def __getitem__(self, place: Place) -> Sample:
+    def __getitem__(self, place: TrainIndex) -> Sample:
         """The image of a place, or another that the place alone decides on, if it is bad."""
         id, bad = place.id, list[int]()
         for attempt in range(ATTEMPTS):
@@ -86,7 +86,7 @@ class _TestImages(Dataset[Sample]):
     def __init__(self, source: Source, data: Data) -> None:
         self.source, self.data = source, data
 
-    def __getitem__(self, place: TestPlace) -> Sample:
+    def __getitem__(self, place: TestIndex) -> Sample:
         id, real = place
         try:
             pixels = torch.from_numpy(augment.test_image(self.source.read(id), self.data))
@@ -105,14 +105,14 @@ def train_batches(
     sampler = Sampler(len(source), recipe.data.repeats, recipe.batch_size, recipe.seed)
     numbers = range(first, recipe.updates)
 
-    def places() -> Iterator[list[Place]]:
+    def places() -> Iterator[list[TrainIndex]]:
         for number in numbers:
             epoch, slots, ids = sampler.batch(number)
             for micro in range(cut.accumulation):
                 start, stop = cut.span(rank, micro)
                 # plain numbers: keys of random choices are hashed as they are written
                 here = zip(slots[start:stop].tolist(), ids[start:stop].tolist(), strict=True)
-                yield [Place(epoch, *pair) for pair in here]
+                yield [TrainIndex(epoch, *pair) for pair in here]
 
     stream = _stream(_TrainImages(source, recipe.data, recipe.seed), places, workers)
     for number in numbers:
@@ -135,13 +135,13 @@ def test_batches(
     share = -(-len(source) // world)
     steps = -(-share // size)
 
-    def places() -> Iterator[list[TestPlace]]:
+    def places() -> Iterator[list[TestIndex]]:
         for step in range(steps):
             within = np.arange(step * size, (step + 1) * size)
             wanted = rank * share + within
             real = (within < share) & (wanted < len(source))
             ids = np.minimum(wanted, len(source) - 1)
-            yield [TestPlace(*pair) for pair in zip(ids.tolist(), real.tolist(), strict=True)]
+            yield [TestIndex(*pair) for pair in zip(ids.tolist(), real.tolist(), strict=True)]
 
     workers = workers if isinstance(data, Images) else 0  # digits need no decoding
     for step, batch in enumerate(_stream(_TestImages(source, data), places, workers)):

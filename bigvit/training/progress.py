@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from bigvit.checkpoint import metrics
 from bigvit.checkpoint.files import write_json
 from bigvit.checkpoint.run import CLASSES
 from bigvit.engines.engine import StepInfo
@@ -76,7 +77,6 @@ class Progress:
         seconds = time.perf_counter() - self.began
         rate = (place.batch - self.since) / seconds
         line: dict[str, Any] = {
-            **self._where(place),
             "loss": info.loss,
             **(info.losses if len(info.losses) > 1 else {}),
             "lr": lr,
@@ -86,7 +86,7 @@ class Progress:
             "waiting": self.waited / seconds,
             **({"norms": info.norms} if info.norms is not None else {}),
         }
-        self._write(folder, line)
+        self._write(folder, metrics.UPDATE, place, line)
         self._status(folder)
         shown = (
             f"loss {info.loss:.4f}  lr {line['lr']:.2e}  {line['images_per_second']:.0f} images/s  "
@@ -98,15 +98,14 @@ class Progress:
             left = timedelta(seconds=round((recipe.updates - place.batch) / rate))
             self.say(f"update {place.batch}/{recipe.updates}  {shown}  {left} left")
 
-    def _where(self, place: Place) -> dict[str, Any]:
-        epoch = place.batch / self.recipe.updates_per_epoch
-        return {"batch": place.batch, "update": place.update, "epoch": epoch}
-
-    def _write(self, folder: RunFolder, line: dict[str, Any]) -> None:
+    def _write(self, folder: RunFolder, kind: str, place: Place, measured: dict[str, Any]) -> None:
         """A line of metrics.jsonl, and the same for TensorBoard."""
+        epoch = place.batch / self.recipe.updates_per_epoch
+        line = metrics.new_line(kind, *place, epoch, measured)
         self.beside.write(folder.metrics.name, partial(folder.log, line))
-        values, step = list(_scalars(line)), line["batch"]
-        self.beside.write("TensorBoard's log", partial(self.board.add, values, step, time.time()))
+        drawn = [("epoch", epoch), *_scalars(measured)]
+        write = partial(self.board.add, drawn, place.batch, time.time())
+        self.beside.write("TensorBoard's log", write)
 
     def _status(self, folder: RunFolder) -> None:
         self.beside.write("status.json", partial(folder.say, "running"), kept=1)
@@ -116,7 +115,7 @@ class Progress:
         if self.folder is not None:
             shown = counts.as_json()
             ema = {} if averaged is None else {f"ema_{k}": v for k, v in averaged.as_json().items()}
-            self._write(self.folder, {**self._where(place), **shown, **ema})
+            self._write(self.folder, metrics.EVALUATION, place, {**shown, **ema})
             also = f" (average {ema['ema_top1']:.2f} %)" if ema else ""
             self.say(
                 f"epoch {place.batch / self.recipe.updates_per_epoch:g}  "
@@ -139,7 +138,8 @@ class Progress:
 
     def _list_bad(self, folder: RunFolder, names: Sequence[str]) -> None:
         if new := folder.list_bad(names):
-            self.say(f"{new} unreadable images more, listed in {folder.bad_images}")
+            images = "image" if new == 1 else "images"
+            self.say(f"{new} more unreadable {images}, listed in {folder.bad_images}")
 
     def saved(self, batch: int) -> None:
         """The checkpoint after this many batches is whole."""
@@ -185,10 +185,10 @@ class Progress:
         self.beside.close()
 
 
-def _scalars(line: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a line that TensorBoard draws, those inside by their path."""
-    for name, value in line.items():
+def _scalars(measured: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers that TensorBoard draws, those inside by their path."""
+    for name, value in measured.items():
         if isinstance(value, dict):
             yield from _scalars(value, f"{path}{name}/")
-        elif value is not None and name not in ("batch", "update"):
+        elif value is not None:
             yield path + name, value

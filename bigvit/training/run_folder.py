@@ -13,11 +13,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from bigvit.checkpoint import metrics
 from bigvit.checkpoint.files import append, write_json
 from bigvit.recipe import Command
 from bigvit.recipe.store import to_json
@@ -61,7 +61,7 @@ class RunFolder:
             ValueError: another job uses it, it cannot be locked, or it cannot be written to.
         """
         self.path, self.command, self.world = path, command, world
-        self.metrics = path / "metrics.jsonl"
+        self.metrics = path / metrics.NAME
         self.bad_images = path / "bad_images.txt"
         self.accepted = False
         self._made: list[Path] = []  # what was not there before, to be removed if it is refused
@@ -161,7 +161,7 @@ class RunFolder:
             "update": self.update,
             "exit_code": exit_code,
             "reason": reason,
-            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "time": metrics.utc_now(),
             "host": platform.node(),
             "process": os.getpid(),
         }
@@ -191,17 +191,12 @@ class RunFolder:
         made again, that of an evaluation at this batch included where it is due."""
         if not self.metrics.exists():
             return
-        kept = []
-        for line in self.metrics.read_text(errors="replace").splitlines():
-            try:
-                values = json.loads(line)
-                at = values.get("batch", values["update"])
-                if at < batch or at == batch and not (evaluation_due and "top1" in values):
-                    kept.append(line)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                continue  # a line that a killed process left half written
         aside = self.metrics.with_name(".metrics.aside")
-        aside.write_text("".join(f"{line}\n" for line in kept))
+        with aside.open("w") as file:
+            for line in metrics.read_metrics(self.metrics):
+                remade = evaluation_due and line.kind == metrics.EVALUATION
+                if line.batch < batch or line.batch == batch and not remade:
+                    file.write(f"{line.text}\n")
         aside.rename(self.metrics)
 
 

@@ -24,7 +24,7 @@ from bigvit.models import ClassTokenTransformer, Output
 from bigvit.task import Task
 
 
-class Look(NamedTuple):
+class AttentionMaps(NamedTuple):
     """An image, what was attended to in it, and what it was taken for."""
 
     name: str  # of its file
@@ -34,35 +34,42 @@ class Look(NamedTuple):
     predictions: list[tuple[float, str]]  # probability and class, the most probable first
 
 
-def look(model: Trained, images: Sequence[Path], layers: int = 2) -> list[Look]:
+def attention_maps(
+    model: Trained, images: Sequence[Path], layers: int | None = None
+) -> list[AttentionMaps]:
     """Show a trained model some images, prepared as test images are.
 
     Args:
-        layers: at most so many, the last ones; CaiT has two.
+        layers: the last so many; None for two, or one where there are no more.
 
     Raises:
-        ValueError: an image cannot be read, or the model has no class token.
+        ValueError: an image cannot be read, or the model has no class token, or fewer layers.
     """
     task = model.task
     count = task.recipe.model.num_classes
     classes = class_names(run_of(model.checkpoint), count) or []
     classes += map(str, range(len(classes), count))
-    return [_look(task, path, classes, layers) for path in images]
+    return [_maps_of(task, path, classes, layers) for path in images]
 
 
 @torch.no_grad()
-def _look(task: Task, path: Path, classes: list[str], layers: int) -> Look:
+def _maps_of(task: Task, path: Path, classes: list[str], layers: int | None) -> AttentionMaps:
     data = task.recipe.data
     pixels = torch.from_numpy(augment.test_image(image_of(path, data), data))
     maps, output = attended(task.model, Normalise(data)(pixels[None]))
     if not maps:
         raise ValueError("this model has no class token whose attention could be shown")
-    last = list(maps)[-layers:]
+    if layers is not None and layers > len(maps):
+        raise ValueError(
+            f"--layers: {layers} is not allowed; this model has {len(maps)} attention layers with "
+            "a class token"
+        )
+    last = list(maps)[-(layers or 2) :]
     stacked = torch.cat([maps[name] for name in last]).unflatten(2, output.grid)
     shares, best = output.logits[0].softmax(dim=0).topk(min(5, len(classes)))
     predictions = [(p, classes[i]) for p, i in zip(shares.tolist(), best.tolist(), strict=True)]
     shown = pixels.permute(1, 2, 0).expand(-1, -1, 3).numpy()
-    return Look(path.name, shown, last, stacked, predictions)
+    return AttentionMaps(path.name, shown, last, stacked, predictions)
 
 
 def attended(model: ClassTokenTransformer, images: Tensor) -> tuple[dict[str, Tensor], Output]:

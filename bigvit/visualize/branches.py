@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from matplotlib.colors import TABLEAU_COLORS
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -17,13 +20,14 @@ from bigvit.data.loader import test_batches
 from bigvit.data.prepare import Normalise
 from bigvit.data.sources import open_source
 from bigvit.models import ClassTokenTransformer
-from bigvit.visualize.drawing import Curve, page, plot
+from bigvit.visualize.drawing import new_figure, save
 
 log = logging.getLogger(__name__)
 
 # the norms that a block's attention and MLP branches begin with
 NORMS = (("norm1", "norm2"), ("attns.0.norm", "ffns.0.norm"))
-COLOURS = ((0, 60, 160), (170, 20, 20), (20, 110, 40), (90, 40, 130))  # of runs
+COLOURS = list(TABLEAU_COLORS)  # of runs
+SPREAD = 30  # times that ratios differ where the axis is logarithmic
 
 
 class Ratios(NamedTuple):
@@ -98,22 +102,41 @@ def branch_ratios(model: ClassTokenTransformer, images: Tensor) -> Tensor:
 
 
 def draw(found: Sequence[Ratios], path: Path) -> None:
-    """Write figure 3.6: attention above, MLP below; a colour a run, darker for later updates."""
+    """Write figure 3.6."""
+    save(picture(found), path)
+
+
+def picture(found: Sequence[Ratios]) -> Figure:
+    """Attention above, MLP below; a colour a run, paler for earlier updates."""
     runs = list(dict.fromkeys(each.run for each in found))
-    plots = [
-        plot(title, "block", [_curve(each, kind, runs, found) for each in found])
-        for title, kind in (
-            ("|attention branch| / |main branch|", "attention"),
-            ("|MLP branch| / |main branch|", "mlp"),
-        )
-    ]
-    page([[("", each)] for each in plots]).save(path)
-
-
-def _curve(each: Ratios, kind: str, runs: list[str], found: Sequence[Ratios]) -> Curve:
-    updates = sorted(other.update for other in found if other.run == each.run)
-    light = 0.65 * (1 - (updates.index(each.update) + 1) / len(updates))
-    red, green, blue = COLOURS[runs.index(each.run) % len(COLOURS)]
-    colour = tuple(round(c + (255 - c) * light) for c in (red, green, blue))
-    label = f"{each.run}, {each.update}"
-    return Curve(label, getattr(each, kind), (colour[0], colour[1], colour[2]))
+    figure = new_figure(1120, 880, layout="constrained")
+    plots = figure.subplots(2, 1, sharex=True)
+    for axes, title, curves in (
+        (plots[0], "attention branch", [each.attention for each in found]),
+        (plots[1], "MLP branch", [each.mlp for each in found]),
+    ):
+        for each, values in zip(found, curves, strict=True):
+            updates = sorted(other.update for other in found if other.run == each.run)
+            axes.plot(
+                range(1, len(values) + 1),
+                values,
+                marker="o",
+                markersize=3,
+                color=COLOURS[runs.index(each.run) % len(COLOURS)],
+                alpha=0.35 + 0.65 * (updates.index(each.update) + 1) / len(updates),
+                label=f"update {each.update} of {each.run}",
+            )
+        every = [value for values in curves for value in values]
+        if 0 < min(every) < max(every) / SPREAD:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_title(title)
+        axes.set_ylabel("norm / norm of the main branch")
+        axes.grid(alpha=0.3)
+    plots[1].set_xlabel("block")
+    plots[1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend = figure.legend(handles=plots[0].lines, loc="outside right upper", fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure

@@ -1,107 +1,74 @@
-"""Pictures: maps in cividis, and curves. Drawn with PIL, which is there anyway."""
+"""What pictures share. They are matplotlib's figures upon its Agg canvas: neither pyplot nor a
+window is needed, and nothing global is changed."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
 
-FLOATS = NDArray[np.floating]
-
-# cividis (arXiv:1712.01662) at ten equal steps, in between linear
-CIVIDIS = np.array(
-    [
-        (0x00, 0x22, 0x4E),
-        (0x12, 0x35, 0x70),
-        (0x3B, 0x49, 0x6C),
-        (0x57, 0x5D, 0x6D),
-        (0x70, 0x71, 0x73),
-        (0x8A, 0x86, 0x78),
-        (0xA5, 0x9C, 0x74),
-        (0xC3, 0xB3, 0x69),
-        (0xE1, 0xCC, 0x55),
-        (0xFE, 0xE8, 0x38),
-    ]
-)
-MARGIN = 8  # pixels between pictures
-LINE = 12  # pixels of a line of text
+DPI = 128  # a power of two, so that pixels / DPI * DPI is exact
+CHARACTER = 6  # pixels across, as a rule, at this size:
+TEXT: dict[str, Any] = {"fontsize": 6.5, "parse_math": False}  # names may hold a $
 
 
-def cividis(values: FLOATS) -> NDArray[np.uint8]:
-    """Values in [0, 1] (...) -> colours (..., 3)."""
-    at = np.linspace(0, 1, len(CIVIDIS))
-    channels = [np.interp(values, at, CIVIDIS[:, c]) for c in range(3)]
-    return np.stack(channels, axis=-1).round().astype(np.uint8)
+class Margins(NamedTuple):
+    """Around a panel, pixels."""
+
+    left: int = 4
+    right: int = 4
+    above: int = 4
+    below: int = 4
 
 
-def to_unit(values: FLOATS) -> FLOATS:
-    """(x - min) / (max - min); all 0 where they are all the same."""
-    low, high = values.min(), values.max()
-    return (values - low) / (high - low) if high > low else np.zeros_like(values)
+def new_figure(width: int, height: int, **more: Any) -> Figure:
+    """An empty figure of so many pixels."""
+    figure = Figure((width / DPI, height / DPI), dpi=DPI, **more)
+    FigureCanvasAgg(figure)
+    return figure
 
 
-def enlarged(values: FLOATS, size: tuple[int, int]) -> FLOATS:
-    """A map (h, w), bilinearly, as (H, W) = size."""
+def panels(
+    rows: int, columns: int, size: tuple[int, int], margins: Margins
+) -> tuple[Figure, NDArray[Any]]:
+    """A figure of equal panels, each on whole pixels, and their axes (rows, columns).
+
+    Args:
+        size: (height, width) of a panel within its margins, pixels.
+    """
     height, width = size
-    image = Image.fromarray(values.astype(np.float32))
-    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+    left, right, above, below = margins
+    across, down = left + width + right, above + height + below
+    whole = np.array([columns * across, rows * down] * 2)
+    figure = new_figure(columns * across, rows * down)
+    axes = np.empty((rows, columns), dtype=object)
+    for row, column in np.ndindex(rows, columns):
+        bottom = (rows - 1 - row) * down + below
+        place = np.array([column * across + left, bottom, width, height]) / whole
+        axes[row, column] = figure.add_axes(tuple(place))
+    return figure, axes
 
 
-def page(rows: Sequence[Sequence[tuple[str, Image.Image]]]) -> Image.Image:
-    """Rows of pictures of one size, each with a title above it."""
-    width, height = rows[0][0][1].size
-    across, down = width + MARGIN, height + LINE + MARGIN
-    most = max(len(row) for row in rows)
-    whole = Image.new("RGB", (most * across + MARGIN, len(rows) * down + MARGIN), "white")
-    drawing = ImageDraw.Draw(whole)
-    for i, row in enumerate(rows):
-        for j, (title, picture) in enumerate(row):
-            left, top = MARGIN + j * across, MARGIN + i * down
-            drawing.text((left, top - 2), title[: width // 6], fill="black")
-            whole.paste(picture, (left, top + LINE))
-    return whole
+def show_pixels(axes: Axes, pixels: NDArray[np.uint8]) -> None:
+    """Show an image (H, W, 3), each of its pixels a rectangle of one colour."""
+    axes.imshow(pixels, interpolation="nearest")
+    axes.set_axis_off()
 
 
-class Curve(NamedTuple):
-    """Values at 1, 2, 3, ..., in a colour."""
-
-    label: str
-    values: Sequence[float]
-    colour: tuple[int, int, int]
+def fitting(text: str, width: int) -> str:
+    """As much of a line as fits into so many pixels."""
+    most = width // CHARACTER
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def plot(
-    title: str, across: str, curves: Sequence[Curve], size: tuple[int, int] = (640, 300)
-) -> Image.Image:
-    """Curves over 1, 2, 3, ..., from 0 up, with their labels."""
-    width, height = size
-    left, right, top, bottom = 56, width - 190, 24, height - 36
-    picture = Image.new("RGB", size, "white")
-    drawing = ImageDraw.Draw(picture)
-    count = max(len(curve.values) for curve in curves)
-    highest = max(max(curve.values) for curve in curves) or 1.0
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, in the format that the file's name says.
 
-    def place(i: int, value: float) -> tuple[float, float]:
-        x = left + (right - left) * (i / max(1, count - 1))
-        return x, bottom - (bottom - top) * value / highest
-
-    drawing.text((left, 6), title, fill="black")
-    drawing.text(((left + right) // 2 - 3 * len(across), height - 16), across, fill="black")
-    drawing.rectangle((left, top, right, bottom), outline="black")
-    for k in range(5):
-        value = highest * k / 4
-        _, y = place(0, value)
-        drawing.line((left - 4, y, left, y), fill="black")
-        drawing.text((4, y - 6), f"{value:.2g}", fill="black")
-    for i in range(0, count, max(1, count // 8)):
-        x, _ = place(i, 0)
-        drawing.line((x, bottom, x, bottom + 4), fill="black")
-        drawing.text((x - 4, bottom + 5), str(i + 1), fill="black")
-    for n, curve in enumerate(curves):
-        points = [place(i, value) for i, value in enumerate(curve.values)]
-        drawing.line(points, fill=curve.colour, width=2)
-        for x, y in points:
-            drawing.ellipse((x - 2, y - 2, x + 2, y + 2), fill=curve.colour)
-        drawing.text((right + 10, top + LINE * n), curve.label[:28], fill=curve.colour)
-    return picture
+    Raises:
+        ValueError: there is no such format.
+        OSError: it cannot be written.
+    """
+    figure.savefig(path, format=path.suffix[1:].lower() or "png")

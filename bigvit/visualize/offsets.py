@@ -4,10 +4,13 @@ head guesses against the true ones."""
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from PIL import Image, ImageDraw
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
 from bigvit.checkpoint.model import read_checkpoint
@@ -18,9 +21,12 @@ from bigvit.data.sources import open_source
 from bigvit.objectives import DenseRelativeLocalization, drloc
 from bigvit.recipe import Recipe
 from bigvit.task import Task
+from bigvit.visualize.drawing import TEXT, Margins, fitting, panels, save, show_pixels
 
-SIDE, GAP = 224, 24  # of an image and its plot in the picture, pixels
-DOWN, ACROSS = "#c0392b", "#2471a3"  # colours of the two axes
+SIDE = 256  # of an image and its plot in the picture, pixels
+MARGINS = Margins(left=60, right=12, above=24, below=44)
+AXES = {"down": "#c0392b", "across": "#2471a3"}  # with their colours
+LINES: dict[str, Any] = {"colors": "#bbbbbb", "linewidth": 0.6}  # of a grid
 
 
 class Guess(NamedTuple):
@@ -85,21 +91,21 @@ def guess(
 
 def draw_offsets(guesses: Sequence[Guess], path: Path) -> None:
     """Write a picture: a row an image, its grid left, guesses (up) against truth (right)."""
-    width, height = 2 * SIDE + 3 * GAP, SIDE + 2 * GAP
-    picture = Image.new("RGB", (width, height * len(guesses)), "white")
-    canvas = ImageDraw.Draw(picture)
-    for row, each in enumerate(guesses):
-        top = row * height + GAP
-        array = each.pixels.permute(1, 2, 0).expand(-1, -1, 3).contiguous().numpy()
-        image = Image.fromarray(array).resize((SIDE, SIDE), Image.Resampling.NEAREST)
-        picture.paste(image, (GAP, top))
-        _grid(canvas, each.grid, GAP, top)
-        _plot(canvas, each, 2 * GAP + SIDE, top)
-        text = f"{each.name}: off by {each.error:.2f} cells (a constant: {each.blind:.2f})"
-        canvas.text((GAP, top + SIDE + 4), text, fill="black")
-        canvas.text((2 * GAP + SIDE, top - 14), "down", fill=DOWN)
-        canvas.text((2 * GAP + SIDE + 40, top - 14), "across", fill=ACROSS)
-    picture.save(path)
+    save(picture(guesses), path)
+
+
+def picture(guesses: Sequence[Guess]) -> Figure:
+    """A row an image: its grid, and guessed offsets over true ones."""
+    figure, cells = panels(len(guesses), 2, (SIDE, SIDE), MARGINS)
+    for (image, plot), each in zip(cells, guesses, strict=True):
+        show_pixels(image, each.pixels.permute(1, 2, 0).expand(-1, -1, 3).numpy())
+        height, width = each.pixels.shape[1:]
+        rows, columns = each.grid
+        image.hlines(np.arange(1, rows) * height / rows - 0.5, -0.5, width - 0.5, **LINES)
+        image.vlines(np.arange(1, columns) * width / columns - 0.5, -0.5, height - 0.5, **LINES)
+        image.set_title(fitting(each.name, SIDE), **TEXT)
+        _plot(plot, each)
+    return figure
 
 
 def _images(
@@ -114,23 +120,18 @@ def _images(
         raise ValueError(str(error)) from None
 
 
-def _grid(canvas: ImageDraw.ImageDraw, grid: tuple[int, int], left: int, top: int) -> None:
-    for i in range(1, grid[0]):
-        y = top + i * SIDE // grid[0]
-        canvas.line((left, y, left + SIDE, y), fill="#bbbbbb")
-    for i in range(1, grid[1]):
-        x = left + i * SIDE // grid[1]
-        canvas.line((x, top, x, top + SIDE), fill="#bbbbbb")
-
-
-def _plot(canvas: ImageDraw.ImageDraw, each: Guess, left: int, top: int) -> None:
+def _plot(axes: Axes, each: Guess) -> None:
     """Dots on the diagonal are guessed right; all offsets that a grid has fit in."""
-    least = -max(each.grid) if bool((each.true < 0).any()) else 0
-    span = max(each.grid) - least
-    canvas.rectangle((left, top, left + SIDE, top + SIDE), outline="black")
-    canvas.line((left, top + SIDE, left + SIDE, top), fill="#999999")
-    for axis, colour in enumerate((DOWN, ACROSS)):
-        for true, guessed in zip(each.true[:, axis], each.guessed[:, axis], strict=True):
-            x = left + (float(true) - least) / span * SIDE + 3 * axis
-            y = top + SIDE - min(max((float(guessed) - least) / span, 0), 1) * SIDE
-            canvas.ellipse((x - 2, y - 2, x + 2, y + 2), fill=colour)
+    most = max(each.grid)
+    least = -most if bool((each.true < 0).any()) else 0
+    axes.plot([least, most], [least, most], color="gray", linewidth=1)
+    for axis, (name, colour) in enumerate(AXES.items()):
+        guessed = each.guessed[:, axis].clamp(least, most)
+        axes.scatter(each.true[:, axis], guessed, s=6, color=colour, label=name, zorder=2)
+    axes.set(xlim=(least, most), ylim=(least, most))
+    axes.set_xlabel("true offset, cells", **TEXT)
+    axes.set_ylabel("guessed offset, cells", **TEXT)
+    axes.tick_params(labelsize=TEXT["fontsize"])
+    axes.legend(fontsize=TEXT["fontsize"], loc="upper left")
+    text = f"off by {each.error:.2f} cells (a constant: {each.blind:.2f})"
+    axes.set_title(text, **TEXT)

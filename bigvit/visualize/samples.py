@@ -1,10 +1,11 @@
 """A picture of a training batch as the model sees it: varied, mixed, with its targets."""
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from PIL import Image, ImageDraw
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from bigvit.data.loader import train_batches
@@ -12,9 +13,11 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
+from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, panels, save, show_pixels
 
 CELL = 112  # smallest width of an image in the picture, pixels
 LINES = 3  # of text below it
+MARGINS = Margins(below=52)
 
 
 def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) -> None:
@@ -28,11 +31,29 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
     data = recipe.data
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
     pixels = ((inputs.images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
-    cells = [
-        _cell(image, _label(target, source.classes))
-        for image, target in zip(pixels[:count], inputs.targets.dense[:count], strict=True)
-    ]
-    _grid(cells).save(path)
+    labels = [_label(target, source.classes) for target in inputs.targets.dense[:count]]
+    save(picture(pixels[:count], labels), path)
+
+
+def picture(images: Tensor, labels: Sequence[str]) -> Figure:
+    """Images (B, C, H, W) uint8 with their labels: each pixel is a square of whole pixels."""
+    count, _, height, width = images.shape
+    factor = max(1, -(-CELL // width))
+    across = round(count**0.5 + 0.49)
+    size = (height * factor, width * factor)
+    figure, cells = panels(-(-count // across), across, size, MARGINS)
+    for cell in cells.flat:
+        cell.set_axis_off()
+    for cell, image, label in zip(cells.flat, images, labels, strict=False):
+        show_pixels(cell, image.permute(1, 2, 0).expand(-1, -1, 3).numpy())
+        lines = [
+            part
+            for line in label.splitlines()
+            for part in textwrap.wrap(line, size[1] // CHARACTER)
+        ]
+        text = "\n".join(lines[:LINES])
+        cell.text(0, -3 / size[0], text, va="top", transform=cell.transAxes, **TEXT)
+    return figure
 
 
 def _label(target: Tensor, classes: list[str]) -> str:
@@ -42,28 +63,3 @@ def _label(target: Tensor, classes: list[str]) -> str:
     if len(named) == 1:
         return named[0][1]
     return "\n".join(f"{share:.2f} {name}" for share, name in named[:LINES])
-
-
-def _cell(image: Tensor, label: str) -> Image.Image:
-    array = image.permute(1, 2, 0).expand(-1, -1, 3).numpy()
-    factor = max(1, -(-CELL // image.shape[2]))
-    picture = Image.fromarray(array).resize(
-        (image.shape[2] * factor, image.shape[1] * factor), Image.Resampling.NEAREST
-    )
-    width = picture.width
-    cell = Image.new("RGB", (width + 8, picture.height + 12 * LINES + 10), "white")
-    cell.paste(picture, (4, 4))
-    lines = [part for line in label.splitlines() for part in textwrap.wrap(line, width // 6)]
-    text = "\n".join(lines[:LINES])
-    ImageDraw.Draw(cell).multiline_text((4, picture.height + 6), text, fill="black", spacing=1)
-    return cell
-
-
-def _grid(cells: list[Image.Image]) -> Image.Image:
-    across = round(len(cells) ** 0.5 + 0.49)
-    down = -(-len(cells) // across)
-    width, height = cells[0].size
-    picture = Image.new("RGB", (across * width, down * height), "white")
-    for i, cell in enumerate(cells):
-        picture.paste(cell, (i % across * width, i // across * height))
-    return picture

@@ -21,7 +21,7 @@ from bigvit.recipe import CrossEntropy, DRLoc, layout
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json
 from bigvit.task import Task
-from bigvit.visualize.offsets import draw_offsets, guess
+from bigvit.visualize.offsets import AXES, guess, picture
 
 LOSS = DRLoc(1.0, None, "absolute", "grid", 0.001, "last", True, 32, None, "mean", 64, 2)
 
@@ -72,31 +72,33 @@ def test_the_command_draws_a_row_an_image(trained: Path, tmp_path: Path, capsys)
     assert main(["offsets", str(trained), "--count", "2", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert said.count("off by") == 2 and str(out) in said
-    with Image.open(out) as picture:
-        two = picture.size
+    with Image.open(out) as image:
+        two = image.size
     given = scan(tmp_path / "five.png")
     assert main(["offsets", str(trained), str(given), "--out", str(out)]) == 0
     assert "five.png  off by" in capsys.readouterr().out
-    with Image.open(out) as picture:
-        assert picture.width == two[0] and 2 * picture.height == two[1]
-        assert len(np.unique(np.asarray(picture).reshape(-1, 3), axis=0)) > 20
+    with Image.open(out) as image:
+        assert image.width == two[0] and 2 * image.height == two[1]
+        assert len(np.unique(np.asarray(image).reshape(-1, 3), axis=0)) > 20
 
 
 def test_dots_of_perfect_guesses_lie_on_the_diagonal(trained: Path, tmp_path: Path):
     (checkpoint,) = (trained / "checkpoints").iterdir()
     (each,) = guess(checkpoint, [], 1, 40, None)
-    pictures = []
-    for guessed in (each.true, each.true + 1):
-        path = tmp_path / "one.png"
-        draw_offsets([each._replace(guessed=guessed)], path)
-        with Image.open(path) as picture:
-            pictures.append(np.asarray(picture.convert("RGB")).astype(int))
-    left, top = 24 + 224 + 24, 24
-    for picture, on in zip(pictures, (True, False), strict=True):
-        red = np.argwhere((picture[..., 0] > 180) & (picture[..., 1] < 90))
-        red = red[(red[:, 0] > top) & (red[:, 1] > left)]
-        distance = np.abs((red[:, 1] - left) + (red[:, 0] - top) - 224)
-        assert len(red) > 20 and (distance.max() < 8) == on
+    for guessed, on in ((each.true, True), (each.true + 1, False)):
+        figure = picture([each._replace(guessed=guessed)])
+        axes = figure.axes[1]
+        legend = axes.get_legend()
+        assert legend is not None and [t.get_text() for t in legend.get_texts()] == list(AXES)
+        legend.remove()
+        figure.savefig(tmp_path / "one.png")
+        with Image.open(tmp_path / "one.png") as image:
+            pixels = np.asarray(image.convert("RGB")).astype(int)
+        box = axes.get_window_extent()
+        left, bottom = box.x0, image.height - box.y0
+        blue = np.argwhere((pixels[..., 2] > 140) & (pixels[..., 0] < 80))  # drawn last
+        distance = np.abs((blue[:, 1] - left) - (bottom - blue[:, 0]))
+        assert len(blue) > 20 and (distance.max() < 8) == on
 
 
 @pytest.mark.parametrize("offsets", ["signed", "classes", "gaussian"])

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from pictures import DATA, RECIPE, jpegs, write_folders
 from PIL import Image
 
 from bigvit.cli import main
 from bigvit.data.sources import open_source
 from bigvit.recipe import Mix, Run
-from bigvit.visualize.samples import draw_samples
+from bigvit.visualize.samples import draw_samples, picture
 
 FILE = """
 import sys
@@ -83,6 +84,22 @@ def test_batches_differ_and_a_batch_is_always_the_same(root: Path, tmp_path: Pat
         pictures[name] = (tmp_path / f"{name}.png").read_bytes()
     assert pictures["first"] == pictures["again"]
     assert len(set(pictures.values())) == 3
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 32, 32), (5, 1, 7, 12), (1, 3, 130, 90)])
+def test_every_pixel_is_a_square_of_its_own_colour(shape: tuple[int, ...], tmp_path: Path):
+    images = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0)).byte()
+    figure = picture(images, ["a $x^2$ class"] * len(images))
+    figure.savefig(tmp_path / "samples.png")
+    with Image.open(tmp_path / "samples.png") as opened:
+        pixels = np.asarray(opened.convert("RGB"))
+    for axes, image in zip(figure.axes, images, strict=False):
+        left, bottom, right, top = np.rint(axes.get_window_extent().extents).astype(int)
+        shown = pixels[len(pixels) - top : len(pixels) - bottom, left:right]
+        factor = len(shown) // shape[2]
+        wanted = image.permute(1, 2, 0).expand(-1, -1, 3).numpy()
+        assert factor >= 1 and (shown == wanted.repeat(factor, 0).repeat(factor, 1)).all()
+        assert axes.texts[0].get_text() == "a $x^2$ class"
 
 
 def test_digits_are_drawn_too(tmp_path: Path):

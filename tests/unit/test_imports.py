@@ -149,6 +149,7 @@ def test_what_is_checked_before_torch_does_not_import_it() -> None:
         "__init__.py",
         "checkpoint/files.py",
         "checkpoint/manifest.py",
+        "checkpoint/metrics.py",
         "checkpoint/run.py",
         "training/run_folder.py",
         "training/start.py",

@@ -1,0 +1,87 @@
+"""Commands about the hosts that train together."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from bigvit.cli.arguments import A_RECIPE, Add, add_data_root
+
+
+def add(add: Add) -> None:
+    """Add the commands."""
+    command = add("hosts", _hosts, "print a hostfile of those that answer and can share the batch")
+    command.add_argument("--hostfile", type=Path, required=True, help="lines HOST slots=N")
+    command.add_argument("--ssh-port", type=int, help="ssh's port on the hosts")
+    command.add_argument("training", nargs=argparse.REMAINDER, help="a recipe and its options")
+    text = "run `deepspeed ARGUMENTS`, passing on signals as requests to stop"
+    command = add("launch", _launch, text, prefix_chars="\0", add_help=False)  # all are deepspeed's
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="as `deepspeed` takes them")
+    command = add("env", _env, "write .deepspeed_env, which carries variables to every host")
+    command.add_argument("given", nargs="*", metavar="NAME=VALUE", help="more than is set here")
+    command.add_argument("--interface", help="the network that gloo and NCCL use, such as eth0")
+    text = "examine hosts before a run: is all the same, do they connect?"
+    command = add("doctor", _doctor, text)
+    command.add_argument("recipe", nargs="?", help=f"also its data: {A_RECIPE}")
+    command.add_argument("--hostfile", type=Path, help="as DeepSpeed's (default: this machine)")
+    add_data_root(command)
+    command.add_argument("--run-dir", type=Path, help="run folder that is meant to be used")
+    command.add_argument("--ssh-port", type=int, help="as DeepSpeed's --ssh_port")
+    command.add_argument("--master-addr", help="as DeepSpeed's --master_addr")
+    command.add_argument("--master-port", type=int, default=29500, help="as DeepSpeed's (29500)")
+
+
+def _hosts(options: argparse.Namespace) -> int:
+    from bigvit.hosts.hostfile import answering, read_hostfile
+    from bigvit.recipe import layout
+    from bigvit.recipe.parse import parse
+
+    slots = read_hostfile(options.hostfile)
+    command = parse(options.training)
+    here = answering(list(slots), options.ssh_port)
+    for host in slots.keys() - here:
+        print(f"warning: {host} does not answer", file=sys.stderr)
+    left = [(host, count) for host, count in slots.items() if host in here]
+    while left:
+        world = sum(count for _, count in left)
+        try:
+            layout(command.recipe, world, command.run.micro_batch)
+        except ValueError as error:
+            print(f"warning: not {len(left)} hosts: {error}", file=sys.stderr)
+            left.pop()
+            continue
+        for host, count in left:
+            print(f"{host} slots={count}")
+        return 0
+    return 1
+
+
+def _launch(options: argparse.Namespace) -> int:
+    from bigvit.hosts.launch import launch
+
+    return launch(options.arguments)
+
+
+def _env(options: argparse.Namespace) -> None:
+    from bigvit.hosts.environment import NAMES, write_variables
+
+    path, variables, left_out = write_variables(options.given, options.interface)
+    print(f"{path.absolute()}:")
+    for name, value in variables.items():
+        print(f"{name}={value}" if name in NAMES else f"{name}=(not shown)")
+    if left_out:
+        print(f"left out, NAME=VALUE adds one: {', '.join(left_out)}", file=sys.stderr)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from bigvit.hosts.hostfile import check_host, read_hostfile
+    from bigvit.recipe.find import find_recipe
+
+    slots = None if options.hostfile is None else read_hostfile(options.hostfile)
+    recipe = None if options.recipe is None else find_recipe(options.recipe)[1]
+    from bigvit.hosts.doctor.examine import Visit, examine
+
+    if options.master_addr is not None:
+        check_host(options.master_addr, "--master-addr")
+    folders = (options.data_root, options.run_dir)
+    master = (options.master_addr, options.master_port)
+    return examine(Visit(slots, options.recipe, recipe, *folders, options.ssh_port, *master))
