@@ -55,4 +55,4 @@ class Loader:
             targets = batch.targets[batch.valid].to(self.device)
             dense = (targets[:, None] == classes).float()
             images = normalise(batch.images[batch.valid])
-            yield Inputs(images, Targets(targets, dense), Draws({}, ()), batch.number)
+            yield Inputs(images, Targets(targets, dense), Draws(None, ()), batch.number)
