@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    import torch
-
     from bigvit.data.epoch import Loader
     from bigvit.models import Backbone
     from bigvit.objectives.localization_loss import LocalizationLoss
@@ -99,7 +97,7 @@ def build_loader(
     batch_size: int | None = None,
     epoch: int = 0,
     workers: int | None = None,
-    device: "torch.device | str" = "cpu",
+    device: str = "cpu",
 ) -> "Loader":
     """The recipe's images as a model takes them, batch by batch: `inputs.images` (B, C, H, W),
     float32, normalised, and `inputs.targets` with `classes` (B,) and `dense` (B, K).
@@ -115,10 +113,8 @@ def build_loader(
         device: where the inputs are made.
 
     Raises:
-        ValueError: the data are not there or not the recipe's, or the batch cannot be cut.
+        ValueError: the data are not there or not the recipe's, or a value is not allowed.
     """
-    import torch
-
     from bigvit.data.epoch import Loader
     from bigvit.data.loader import workers_for
     from bigvit.data.sources import open_splits
@@ -136,7 +132,7 @@ def build_loader(
     source, draws = (train, outline(recipe).draws) if split == "train" else (test, None)
     assert source is not None
     processes = workers_for(workers)
-    return Loader(source, recipe, processes, torch.device(device), draws, epoch)
+    return Loader(source, recipe, processes, device, draws, epoch)
 
 
 class TrainedModel(NamedTuple):

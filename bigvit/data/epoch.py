@@ -20,7 +20,7 @@ class Loader:
     source: Source
     recipe: Recipe
     workers: int  # processes that decode
-    device: torch.device  # where the inputs are made
+    device: str  # where the inputs are made, as torch names it
     draws: Draw | None  # a task's, for training images; None for test images
     epoch: int = 0
 
@@ -38,7 +38,7 @@ class Loader:
         return self._tested() if self.draws is None else self._trained(self.draws)
 
     def _trained(self, draws: Draw) -> Iterator[Inputs]:
-        prepare, count = Prepare(self.recipe, self.device), len(self)
+        prepare, count = Prepare(self.recipe, torch.device(self.device)), len(self)
         cut = layout(self.recipe, 1, None)
         batches = train_batches(
             self.source, self.recipe, cut, 0, self.workers, self.epoch * count, draws
@@ -48,7 +48,7 @@ class Loader:
 
     def _tested(self) -> Iterator[Inputs]:
         recipe = self.recipe
-        normalise = Normalise(recipe.data, self.device)
+        normalise = Normalise(recipe.data, torch.device(self.device))
         classes = torch.arange(recipe.model.num_classes, device=self.device)
         batches = test_batches(self.source, recipe.data, recipe.batch_size, 0, 1, self.workers)
         for batch in batches:

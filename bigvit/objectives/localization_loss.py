@@ -71,13 +71,13 @@ class LocalizationLoss(nn.Module):
         Raises:
             ValueError: they are not of the grid and width.
         """
-        tokens = features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
         (h, w), width, drloc = self.grid, self.embed_dim, self.localization.drloc
-        if tokens.ndim != 3 or tuple(tokens.shape[1:]) != (h * w, width):
+        if tuple(features.shape[1:]) not in ((h * w, width), (width, h, w)):
             raise ValueError(
                 f"features: {tuple(features.shape)} is not allowed; they must be (B, {h * w}, "
                 f"{width}) or (B, {width}, {h}, {w}), patches alone: leave class tokens out"
             )
+        tokens = features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
         rows, columns = drloc.pooled(self.grid)
         cells, count = rows * columns, drloc.pairs_of((rows, columns))
         shape = (len(tokens), count, 2)

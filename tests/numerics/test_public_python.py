@@ -79,7 +79,6 @@ WRONG = [
     ),
     (lambda r: bigvit.build_loader(r, epoch=-1), "epoch: -1 is not allowed"),
     (lambda r: bigvit.build_loader(r, batch_size=0), "batch_size: 0 is not allowed"),
-    (lambda r: bigvit.build_loader(r, batch_size=12), "batch_size 12 does not divide"),
     (lambda r: bigvit.build_model(r, "nowhere.pth"), "nowhere.pth"),
     (lambda r: bigvit.load_trained("nowhere"), "nowhere"),
 ]
@@ -101,17 +100,17 @@ def test_the_loss_falls_where_tokens_say_where_they_are(offsets):
     rows, columns = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
     places = torch.stack([rows, columns]).float()
     features = torch.cat([places, torch.ones(6, h, w)]).expand(16, 8, h, w).contiguous()
-    loss = bigvit.LocalizationLoss(8, (h, w), offsets=offsets, hidden_dim=32)
-    optimizer = torch.optim.AdamW(loss.parameters(), lr=1e-2)
+    loss = bigvit.LocalizationLoss(8, (h, w), offsets=offsets, hidden_dim=256)
+    optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(0)
     values = []
-    for _ in range(60):
+    for _ in range(150):
         value = loss(features, generator)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
         values.append(value.item())
-    assert sum(values[-10:]) < 0.7 * sum(values[:10])
+    assert sum(values[-10:]) < 0.3 * sum(values[:10])
 
 
 def test_tokens_and_maps_are_the_same_and_draw_as_the_generator_says():
