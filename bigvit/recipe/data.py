@@ -5,6 +5,18 @@ from typing import Literal
 
 from bigvit.recipe.depth import ImageSize
 
+__all__ = [
+    "Data",
+    "Digits",
+    "Images",
+    "Mix",
+    "RandAugment",
+    "RandomResizedCrop",
+    "Shift",
+    "SimpleRandomCrop",
+    "ThreeAugment",
+]
+
 
 @dataclass(frozen=True)
 class Shift:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+__all__ = ["ImageSize", "StochasticDepth", "sides"]
+
 ImageSize = int | tuple[int, int]
 """Pixels: the side of a square image, or (height, width)."""
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from bigvit.recipe.recipe import Recipe
 
+__all__ = ["Layout", "layout"]
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+__all__ = ["BinaryCrossEntropy", "CrossEntropy", "DRLoc", "Objective", "Ramp"]
+
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:

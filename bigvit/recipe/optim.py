@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+__all__ = ["AdamW", "Cosine", "Lamb", "Optimizer", "Schedule"]
+
 
 @dataclass(frozen=True)
 class AdamW:

@@ -8,6 +8,8 @@ from bigvit.recipe.models import Model
 from bigvit.recipe.objective import Objective
 from bigvit.recipe.optim import Optimizer, Schedule
 
+__all__ = ["Recipe"]
+
 
 @dataclass(frozen=True)
 class Recipe:

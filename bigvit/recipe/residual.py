@@ -6,6 +6,17 @@ thesis adapts them, as the originals do not converge there (tables 3.11, 3.12).
 
 from dataclasses import dataclass
 
+__all__ = [
+    "BranchScalar",
+    "FixedLayerScale",
+    "Fixup",
+    "LayerScale",
+    "Residual",
+    "TFixup",
+    "UniformLayerScale",
+    "Unscaled",
+]
+
 
 @dataclass(frozen=True)
 class LayerScale:

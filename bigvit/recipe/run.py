@@ -6,6 +6,8 @@ from typing import Literal
 
 from bigvit.recipe.recipe import Recipe
 
+__all__ = ["Command", "Run"]
+
 
 @dataclass(frozen=True)
 class Run:

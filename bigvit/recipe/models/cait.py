@@ -27,6 +27,16 @@ from bigvit.recipe.residual import (
     Unscaled,
 )
 
+__all__ = [
+    "CAIT_SIZES",
+    "AveragePooling",
+    "CaiT",
+    "ClassAttention",
+    "ClassToken",
+    "Pooling",
+    "cait",
+]
+
 
 @dataclass(frozen=True)
 class ClassAttention:

@@ -18,6 +18,8 @@ from bigvit.recipe.models.ops import (
 from bigvit.recipe.models.stages import StagedAttention
 from bigvit.recipe.models.t2t_vit import SPLITS, convolved
 
+__all__ = ["CvT"]
+
 
 @dataclass(frozen=True)
 class CvT(StagedAttention):

@@ -9,6 +9,8 @@ from bigvit.recipe.models.description import unknown
 from bigvit.recipe.models.ops import Op, attention_branch, embedding, mlp_branch, repeat, scale
 from bigvit.recipe.models.uniform import OfPatches
 
+__all__ = ["ParallelViT"]
+
 
 @dataclass(frozen=True)
 class ParallelViT(OfPatches):

@@ -10,6 +10,8 @@ from bigvit.recipe.models.description import Grid
 from bigvit.recipe.models.ops import Op, conv, linear, norm, repeat
 from bigvit.recipe.models.stages import Staged
 
+__all__ = ["ResNet"]
+
 
 @dataclass(frozen=True)
 class ResNet(Staged):

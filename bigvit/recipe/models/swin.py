@@ -10,6 +10,8 @@ from bigvit.recipe.models.ops import Op, attention, embedding, linear, mlp_branc
 from bigvit.recipe.models.stages import StagedAttention
 from bigvit.recipe.models.uniform import check_patches, patch_conv
 
+__all__ = ["Swin"]
+
 
 @dataclass(frozen=True)
 class Swin(StagedAttention):

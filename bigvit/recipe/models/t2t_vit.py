@@ -16,6 +16,8 @@ from bigvit.recipe.models.ops import (
 )
 from bigvit.recipe.models.uniform import Uniform
 
+__all__ = ["T2TViT"]
+
 SPLITS = ((7, 4, 2), (3, 2, 1), (3, 2, 1))
 """Kernel, stride and padding of the soft splits, pixels or tokens."""
 

@@ -8,6 +8,8 @@ from bigvit.recipe.depth import ImageSize, StochasticDepth
 from bigvit.recipe.models.ops import Op, attention_branch, embedding, mlp_branch, repeat, scale
 from bigvit.recipe.models.uniform import OfPatches
 
+__all__ = ["VIT_SIZES", "ViT", "vit"]
+
 # timm's entry point by width; every value of the model is given beside it
 ARCHITECTURES = {
     384: "deit3_small_patch16_224",
