@@ -166,7 +166,6 @@ def steps(s: Scale) -> list[Row]:
             },
         )
         alone_ = seconds(s, {"dropped": lambda one=one: backward(ours.task, one)})["dropped"]
-        assert made.draws is not None
         bare = pending(s, ours.task, made._replace(draws=made.draws._replace(model=None)))
         full = seconds(s, {"full": lambda bare=bare: backward(ours.task, bare)})["full"]
         rate, times = count / whole["ours"], whole["theirs"] / whole["ours"]

@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     valid: Tensor  # (B,) bool: false where there is no image: an evaluation's fillers, bad ones
     bad: Tensor  # (any,) int64, distinct: images that could not be read; stays on the host
     mix: MixDraws | None = None  # how images are mixed, if they are
-    draws: Draws | None = None  # of training alone
+    draws: Draws = Draws(None, ())  # of training alone
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""

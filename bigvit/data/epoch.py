@@ -6,9 +6,8 @@ from itertools import islice
 
 import torch
 
-from bigvit.data.batch import Draws
 from bigvit.data.loader import Draw, test_batches, train_batches
-from bigvit.data.prepare import Inputs, Normalise, Prepare, Targets
+from bigvit.data.prepare import Inputs, Prepare
 from bigvit.data.sources import Source
 from bigvit.recipe import Recipe, layout
 
@@ -47,12 +46,8 @@ class Loader:
             yield prepare(batch)
 
     def _tested(self) -> Iterator[Inputs]:
-        recipe = self.recipe
-        normalise = Normalise(recipe.data, torch.device(self.device))
-        classes = torch.arange(recipe.model.num_classes, device=self.device)
+        recipe, prepare = self.recipe, Prepare(self.recipe, torch.device(self.device))
         batches = test_batches(self.source, recipe.data, recipe.batch_size, 0, 1, self.workers)
         for batch in batches:
-            targets = batch.targets[batch.valid].to(self.device)
-            dense = (targets[:, None] == classes).float()
-            images = normalise(batch.images[batch.valid])
-            yield Inputs(images, Targets(targets, dense), Draws(None, ()), batch.number)
+            images, targets = batch.images[batch.valid], batch.targets[batch.valid]
+            yield prepare(batch._replace(images=images, targets=targets))

@@ -53,7 +53,7 @@ class Normalise:
 
 
 class Prepare:
-    """Makes the inputs of a recipe's training batches, on a device."""
+    """Makes the inputs of a recipe's batches, on a device."""
 
     def __init__(self, recipe: Recipe, device: torch.device = HOST) -> None:
         self.normalise = Normalise(recipe.data, device)
@@ -63,7 +63,6 @@ class Prepare:
     def __call__(self, batch: Batch) -> Inputs:
         """Those of one micro-batch."""
         batch = batch.to(self.classes.device)
-        assert batch.draws is not None, "a batch to train on"
         images = self.normalise(batch.images)
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()

@@ -76,7 +76,7 @@ def kept(batch: Batch) -> torch.Tensor:
 
 def drawn(batch: Batch) -> Order:
     """What the model drew."""
-    assert batch.draws is not None and isinstance(batch.draws.model, Order)
+    assert isinstance(batch.draws.model, Order)
     return batch.draws.model
 
 
@@ -183,7 +183,7 @@ def test_a_batch_moves_with_all_that_was_drawn_but_what_is_bad(
     one = straight[0][0]
     draws = Draws(Order(weights), pairs)
     moved = one._replace(mix=mix, draws=draws).to(torch.device("meta"))
-    assert moved.mix is not None and moved.draws is not None
+    assert moved.mix is not None
     (nothing, both), kept = moved.draws.objectives, drawn(moved).kept
     assert nothing == () and isinstance(moved.mix, MixDraws)
     assert all(each.is_meta for each in (moved.images, moved.targets, *moved.mix, kept, *both))

@@ -52,7 +52,7 @@ def at_positions(parts: list[Batch]) -> dict[str, Tensor]:
     found = {name: torch.cat([getattr(part, name) for part in parts]) for name in fields}
     for name in MixDraws._fields:
         found[f"mix_{name}"] = torch.cat([getattr(part.mix, name) for part in parts])
-    found["kept"] = torch.cat([kept_of(part.draws.model.kept) for part in parts if part.draws])
+    found["kept"] = torch.cat([kept_of(part.draws.model.kept) for part in parts])
     mixed = [Prepare(RECIPE)(part) for part in parts]
     found["mixed_images"] = torch.cat([each.images for each in mixed])
     found["mixed_targets"] = torch.cat([each.targets.dense for each in mixed])

@@ -172,7 +172,6 @@ def with_drloc(tiny: Recipe, *drlocs: DRLoc) -> Recipe:
 
 def pairs_of(batch: Batch) -> tuple[Tensor, ...]:
     """Those of the second objective."""
-    assert batch.draws is not None
     return batch.draws.objectives[1]
 
 
