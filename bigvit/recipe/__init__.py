@@ -15,7 +15,7 @@ from bigvit.recipe.data import (
     ThreeAugment,
 )
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
-from bigvit.recipe.layout import Layout, layout
+from bigvit.recipe.layout import Layout, batch_layout
 from bigvit.recipe.models import Model
 from bigvit.recipe.models.cait import (
     CAIT_SIZES,
@@ -95,8 +95,8 @@ __all__ = [
     "UniformLayerScale",
     "Unscaled",
     "ViT",
+    "batch_layout",
     "cait",
-    "layout",
     "sides",
     "vit",
 ]

@@ -24,7 +24,7 @@ class Layout:
         return start, start + self.micro_batch
 
 
-def layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
+def batch_layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
     """Cut the recipe's batch over `world` ranks, in micro-batches of this size (None: the largest).
 
     Raises:
