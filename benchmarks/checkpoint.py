@@ -20,7 +20,7 @@ from bigvit.checkpoint.save import Saver
 from bigvit.engines.build import build_engine
 from bigvit.engines.engine import Engine
 from bigvit.ranks.joining import alone
-from bigvit.recipe import Recipe, Run, layout
+from bigvit.recipe import Recipe, Run, batch_layout
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json
 
@@ -38,7 +38,7 @@ def main() -> int:
     options = arguments(__doc__ or "")
     torch.set_num_threads(1)
     of = recipe(options.small)
-    engine: Engine = build_engine(of, Run(engine="single"), layout(of, 1, None), alone())
+    engine: Engine = build_engine(of, Run(engine="single"), batch_layout(of, 1, None), alone())
     views = [part.view for part in engine.slices()]
     size = sum(view.nbytes for view in views)
     copies = [torch.zeros_like(view) for view in views]

@@ -38,7 +38,7 @@ from bigvit.recipe import (
     Run,
     StochasticDepth,
     Unscaled,
-    layout,
+    batch_layout,
 )
 
 UPDATES, LAST = 120, 20  # the budget, and the updates whose mean loss is told
@@ -106,10 +106,10 @@ class Outcome(NamedTuple):
 
 def train(recipe: Recipe, root: Path, ranks: Ranks, updates: int, tested: int) -> Outcome:
     """Train for so many updates. Collective."""
-    cut = layout(recipe, ranks.world, None)
-    engine = build_engine(recipe, Run(sharding="zero2"), cut, ranks)
+    layout = batch_layout(recipe, ranks.world, None)
+    engine = build_engine(recipe, Run(sharding="zero2"), layout, ranks)
     source, test = (open_source(recipe.data, split, root) for split in ("train", "test"))
-    batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, engine.task.draws)
+    batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, engine.task.draws)
     losses, prepare = list[float](), Prepare(recipe, ranks.device)
     for i in range(updates):
         # the schedule over the budget: a tenth of it is an "epoch"

@@ -42,7 +42,7 @@ from bigvit.recipe import (
     StochasticDepth,
     Swin,
     ViT,
-    layout,
+    batch_layout,
 )
 from bigvit.task import Task
 
@@ -148,9 +148,9 @@ def accuracy(recipe: Recipe, data: Data) -> float:
     """Train, and test: top-1 in percent."""
     engine = SingleEngine(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
-    cut, prepare = layout(recipe, 1, None), Prepare(recipe)
+    layout, prepare = batch_layout(recipe, 1, None), Prepare(recipe)
     for update, micro in enumerate(
-        train_batches(data.train, recipe, cut, 0, 0, 0, engine.task.draws)
+        train_batches(data.train, recipe, layout, 0, 0, 0, engine.task.draws)
     ):
         engine.update(prepare.later(micro), recipe.lr(update))
     with torch.no_grad():

@@ -20,7 +20,7 @@ from bigvit.data.check import check_data
 from bigvit.engines import check as engines
 from bigvit.ranks.starting import Starting
 from bigvit.ranks.stopping import StopRequest
-from bigvit.recipe import Command, Layout, layout
+from bigvit.recipe import Command, Layout, batch_layout
 from bigvit.recipe.parse import parse
 from bigvit.training.run_folder import STOPPED, RunFolder, State
 from bigvit.training.start import WAY_OUT, Refused, Start, plan_start
@@ -47,7 +47,7 @@ def _main(args: Sequence[str] | None, stop: StopRequest, starting: Starting) -> 
     try:
         with contextlib.nullcontext() if rank == 0 else _silence():
             command = parse(sys.argv[1:] if args is None else args)
-        cut, start = check(command, world)
+        layout, start = check(command, world)
     except (ValueError, OSError) as error:
         starting.leave(str(error), BAD_INPUT)
         return _refuse_early(str(error), starting)
@@ -56,8 +56,8 @@ def _main(args: Sequence[str] | None, stop: StopRequest, starting: Starting) -> 
         return _refuse("", rank) if done.code else DONE
     stop.max_minutes = command.run.max_minutes
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
-    starting.checked(lambda reason, code: _say_without(command, start, world, reason, code))
-    return _train(command, cut, start, stop, starting)
+    starting.checked(lambda reason, code: _record_end(command, start, world, reason, code))
+    return _train(command, layout, start, stop, starting)
 
 
 def check(command: Command, world: int) -> tuple[Layout, Start]:
@@ -76,13 +76,13 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
         raise ValueError(
             "--evaluate-ema: this recipe has no test images (data.test_images 0); leave it out"
         )
-    cut = layout(recipe, world, run.micro_batch)
-    engines.check(recipe, cut, run)
+    layout = batch_layout(recipe, world, run.micro_batch)
+    engines.check(recipe, layout, run)
     check_data(recipe.data, run)
     start = plan_start(command)
     if start.checkpoint is None:
         _check_init(command)
-    return cut, start
+    return layout, start
 
 
 def _check_init(command: Command) -> None:
@@ -108,7 +108,7 @@ def _check_init(command: Command) -> None:
 
 
 def _train(
-    command: Command, cut: Layout, start: Start, stop: StopRequest, starting: Starting
+    command: Command, layout: Layout, start: Start, stop: StopRequest, starting: Starting
 ) -> int:
     from bigvit.checkpoint.save import NotSaved
     from bigvit.checkpoint.weights import Unfit
@@ -120,25 +120,25 @@ def _train(
     from bigvit.ranks.joining import NotMet, connect, could_not_connect
     from bigvit.ranks.watching import Watch
     from bigvit.training.ahead import RankFailed
-    from bigvit.training.alike import blind_to
     from bigvit.training.loop import run
     from bigvit.training.loss_guard import LossJumped
+    from bigvit.training.same_hosts import blind_to
 
     try:
         ranks = meet_ranks(command.run)
         watch = Watch(ranks, command.run.timeout)
     except NotMet as error:
         starting.leave(str(error), error.code)
-        _say_without(command, start, cut.world, str(error), error.code)
+        _record_end(command, start, layout.world, str(error), error.code)
         return _refuse(str(error), starting.local, error.code)
-    watch.on_end = lambda why, code: _say_without(command, start, ranks.world, why, code)
+    watch.on_end = lambda why, code: _record_end(command, start, ranks.world, why, code)
     starting.met(watch.over)
     try:
         ranks = connect(ranks, command.run.timeout)
     except RuntimeError as error:
         reason = could_not_connect(ranks, error)
         watch.failed(reason.removeprefix(f"{ranks.name(ranks.rank)} "))
-        _say_without(command, start, ranks.world, reason, CRASHED)
+        _record_end(command, start, ranks.world, reason, CRASHED)
         return _refuse(reason, starting.local, CRASHED)
     folder, problem = None, ""
     code, reason = BAD_INPUT, ""
@@ -148,7 +148,7 @@ def _train(
             if ranks.rank == 0:
                 folder = opened = RunFolder(start.folder, command, ranks.world)
                 stop.asked_by_file = lambda: opened.asked_to_stop
-                watch.on_end = lambda why, code: opened.say(_state(code), code, why)
+                watch.on_end = lambda why, code: opened.write_status(_state(code), code, why)
         except ValueError as error:
             problem = str(error)
         if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
@@ -160,7 +160,7 @@ def _train(
         if stopped:  # asked for when no job had the folder: this one honours it
             code, reason = REQUEUE, f"{STOPPED}, before the start"
         else:
-            outcome = run(command, cut, start, ranks, folder, stop.asked)
+            outcome = run(command, layout, start, ranks, folder, stop.asked)
             asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""
             reason = "" if outcome == "done" else ranks.first_text(asked) or "--stop-after"
             code = DONE if outcome == "done" else REQUEUE
@@ -187,7 +187,7 @@ def _train(
     watch.ending()
     if folder is not None:
         if code != BAD_INPUT:  # of which nothing was changed: its status stays as it was
-            _tell(folder, _state(code), code, reason)
+            _write_status(folder, _state(code), code, reason)
         if code in (DONE, REQUEUE):
             why = f" ({reason})" if reason else ""
             print(f"{_state(code)}: update {folder.update}, {folder.path}{why}", flush=True)
@@ -203,7 +203,7 @@ def _state(code: int) -> State:
     return states.get(code, "error")
 
 
-def _say_without(command: Command, start: Start, world: int, reason: str, code: int) -> None:
+def _record_end(command: Command, start: Start, world: int, reason: str, code: int) -> None:
     """Say why a run ended, where rank 0, which has its folder open, died, or has not opened it yet.
     What was refused leaves nothing."""
     if code == BAD_INPUT:
@@ -213,17 +213,17 @@ def _say_without(command: Command, start: Start, world: int, reason: str, code: 
             folder = RunFolder(start.folder, command, world)
             try:
                 if folder.state != "done":
-                    folder.say(_state(code), code, reason)
+                    folder.write_status(_state(code), code, reason)
             finally:
                 folder.close()
             return
         time.sleep(0.2)
 
 
-def _tell(folder: RunFolder, state: State, code: int, reason: str) -> None:
+def _write_status(folder: RunFolder, state: State, code: int, reason: str) -> None:
     """Write why the run ended. It ends like that, too, where the disk is full."""
     try:
-        folder.say(state, code, reason)
+        folder.write_status(state, code, reason)
     except OSError as error:
         print(f"warning: status.json cannot be written ({error})", file=sys.stderr, flush=True)
 
@@ -232,9 +232,9 @@ def _refuse_early(message: str, starting: Starting) -> int:
     """Refuse what this host's files or the command line show; another host may see no problem."""
     if (starting.here or starting.world) == starting.world:
         return _refuse(message, starting.rank)
-    from bigvit.ranks.joining import tell
+    from bigvit.ranks.joining import announce_bad_input
 
-    return _refuse(tell(message), starting.local)
+    return _refuse(announce_bad_input(message), starting.local)
 
 
 def _refuse(message: str, rank: int, code: int = BAD_INPUT) -> int:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 GRACE = 30.0  # seconds between TERM and KILL, DeepSpeed's
 PR_SET_PDEATHSIG = 1
 MODULES = (
-    "bigvit.training.alike",
+    "bigvit.training.same_hosts",
     "bigvit.engines.deepspeed.engine",
     "bigvit.engines.single",
     "bigvit.ranks.watching",

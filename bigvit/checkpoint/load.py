@@ -29,7 +29,7 @@ def load(engine: Engine, folder: Path) -> Manifest:
 
 
 def verified(
-    checkpoints: Sequence[Path], ranks: Ranks, say: Callable[[str], None] = log.warning
+    checkpoints: Sequence[Path], ranks: Ranks, report: Callable[[str], None] = log.warning
 ) -> tuple[Path, Manifest]:
     """The first of some checkpoints whose files are all what was written. Collective.
 
@@ -52,7 +52,7 @@ def verified(
             return folder, manifest
         reasons.append(reason)
         if i + 1 < len(checkpoints):
-            say(f"{reason}; going back to {checkpoints[i + 1]}")
+            report(f"{reason}; going back to {checkpoints[i + 1]}")
     raise Damaged("\n  ".join(reasons))
 
 

@@ -42,7 +42,7 @@ def read_checkpoint(
     average: bool = False,
     flag: str = "--ema",
     ranks: Ranks | None = None,
-    say: Callable[[str], None] = log.warning,
+    report: Callable[[str], None] = log.warning,
 ) -> Found:
     """The weights at a path: a checkpoint's, or of a run folder's newest checkpoint that is what
     was written. Each rank verifies its share of the files. Collective.
@@ -58,7 +58,7 @@ def read_checkpoint(
     """
     ranks = ranks or alone()
     for _ in range(TRIES):
-        paths = _listed(path, ranks, say)
+        paths = _listed(path, ranks, report)
         reasons: list[str] = []
         for i, checkpoint in enumerate(paths):
             found, reason, gone, refused = None, "", False, False
@@ -78,7 +78,7 @@ def read_checkpoint(
                 break
             reasons.append(reason)
             if i + 1 < len(paths):
-                say(f"{reason}; going back to {paths[i + 1]}")
+                report(f"{reason}; going back to {paths[i + 1]}")
         else:
             raise Damaged("\n  ".join(reasons))
     raise ValueError(
@@ -87,7 +87,7 @@ def read_checkpoint(
     )
 
 
-def _listed(path: Path, ranks: Ranks, say: Callable[[str], None]) -> list[Path]:
+def _listed(path: Path, ranks: Ranks, report: Callable[[str], None]) -> list[Path]:
     """The checkpoints to try, newest first, as rank 0 sees them. Collective."""
     names, problem = "", ""
     if ranks.rank == 0:
@@ -95,7 +95,7 @@ def _listed(path: Path, ranks: Ranks, say: Callable[[str], None]) -> list[Path]:
             found = find_checkpoints(path)
             names = "\n".join(str(each.relative_to(path)) for each in found.whole)
             for reason in found.damaged:
-                say(f"{reason}; going back to {found.whole[0]}")
+                report(f"{reason}; going back to {found.whole[0]}")
         except (OSError, ValueError) as error:
             problem = str(error)
     if problem := ranks.first_text(problem):

@@ -208,7 +208,7 @@ class Saver:
             file = write_tensors(path, writing.tensors)
             verify_file(writing.aside, file)
             side = {"file": asdict(file), "pieces": [asdict(piece) for piece in writing.pieces]}
-            _tell(_side_of(path), side)
+            _write_side_file(_side_of(path), side)
             writing.written.set()
             if ranks.rank == 0:
                 self._finish(writing)
@@ -293,7 +293,7 @@ def _side_of(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def _tell(side: Path, value: dict[str, Any]) -> None:
+def _write_side_file(side: Path, value: dict[str, Any]) -> None:
     """Write a side file, whole or absent. Rank 0 may rename the folder as soon as it sees the last
     one, so it is touched no more, nor flushed: rank 0 does that, and removes it."""
     aside = side.with_suffix(".aside")

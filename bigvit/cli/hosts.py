@@ -32,7 +32,7 @@ def add(add: Add) -> None:
 
 def _hosts(options: argparse.Namespace) -> int:
     from bigvit.hosts.hostfile import answering, read_hostfile
-    from bigvit.recipe import layout
+    from bigvit.recipe import batch_layout
     from bigvit.recipe.parse import parse
 
     slots = read_hostfile(options.hostfile)
@@ -44,7 +44,7 @@ def _hosts(options: argparse.Namespace) -> int:
     while left:
         world = sum(count for _, count in left)
         try:
-            layout(command.recipe, world, command.run.micro_batch)
+            batch_layout(command.recipe, world, command.run.micro_batch)
         except ValueError as error:
             print(f"warning: not {len(left)} hosts: {error}", file=sys.stderr)
             left.pop()

@@ -47,7 +47,7 @@ class BadImages:
             return LOST
         return int(bool(self._news(micro)))
 
-    def saw(self, micro: Sequence[Batch], told: int) -> None:
+    def saw(self, micro: Sequence[Batch], flag: int) -> None:
         """Take note of what was bad for this rank's part of a global batch. Collective where there
         is something to note.
 
@@ -57,19 +57,19 @@ class BadImages:
         Raises:
             TooManyBad: more than the share, or so many that no replacement was found.
         """
-        if not told:
+        if not flag:
             return
         news = torch.tensor(sorted(self._news(micro)), dtype=torch.int64)
         found = gather(news, self.ranks).tolist()
         self._new.extend(id for id in found if id not in self.ids)
         self.ids.update(found)
-        if told == LOST or len(self.ids) > self.share * len(self.source):
+        if flag == LOST or len(self.ids) > self.share * len(self.source):
             names = ", ".join(self.source.name(id) for id in sorted(self.ids)[:3])
             raise TooManyBad(
                 f"{len(self.ids):,} of {len(self.source):,} training images cannot be read, more "
                 f"than the share of {self.share:g} that is allowed ({names}, ...); mend them, or "
                 "allow more by --bad-images"
-                if told != LOST
+                if flag != LOST
                 else f"training images cannot be read, and no others were found in their place "
                 f"({len(self.ids):,} are known, {names}, ...); look at --data-root"
             )

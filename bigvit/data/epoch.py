@@ -9,7 +9,7 @@ import torch
 from bigvit.data.loader import Draw, test_batches, train_batches
 from bigvit.data.prepare import Inputs, Prepare
 from bigvit.data.sources import Source
-from bigvit.recipe import Recipe, layout
+from bigvit.recipe import Recipe, batch_layout
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Loader:
 
     def _trained(self, draws: Draw) -> Iterator[Inputs]:
         prepare, count = Prepare(self.recipe, torch.device(self.device)), len(self)
-        cut = layout(self.recipe, 1, None)
+        layout = batch_layout(self.recipe, 1, None)
         batches = train_batches(
-            self.source, self.recipe, cut, 0, self.workers, self.epoch * count, draws
+            self.source, self.recipe, layout, 0, self.workers, self.epoch * count, draws
         )
         for (batch,) in islice(batches, count):
             yield prepare(batch)

@@ -96,7 +96,7 @@ class _TestImages(Dataset[Sample]):
 
 
 def train_batches(
-    source: Source, recipe: Recipe, cut: Layout, rank: int, workers: int, first: int, draws: Draw
+    source: Source, recipe: Recipe, layout: Layout, rank: int, workers: int, first: int, draws: Draw
 ) -> Iterator[list[Batch]]:
     """This rank's micro-batches of every global batch from number `first` to the last one.
 
@@ -108,8 +108,8 @@ def train_batches(
     def places() -> Iterator[list[TrainIndex]]:
         for number in numbers:
             epoch, slots, ids = sampler.batch(number)
-            for micro in range(cut.accumulation):
-                start, stop = cut.span(rank, micro)
+            for micro in range(layout.accumulation):
+                start, stop = layout.span(rank, micro)
                 # plain numbers: keys of random choices are hashed as they are written
                 here = zip(slots[start:stop].tolist(), ids[start:stop].tolist(), strict=True)
                 yield [TrainIndex(epoch, *pair) for pair in here]
@@ -117,8 +117,8 @@ def train_batches(
     stream = _stream(_TrainImages(source, recipe.data, recipe.seed), places, workers)
     for number in numbers:
         micro = list[Batch]()
-        for i in range(cut.accumulation):
-            span = cut.span(rank, i)
+        for i in range(layout.accumulation):
+            span = layout.span(rank, i)
             mix = draw(recipe.data, recipe.seed, number, span)
             batch = next(stream)
             micro.append(batch._replace(number=number, micro=i, mix=mix, draws=draws(number, span)))

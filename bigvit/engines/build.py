@@ -43,7 +43,7 @@ def join_ranks(run: Run) -> Ranks:
 
 
 def build_engine(
-    recipe: Recipe, run: Run, cut: Layout, ranks: Ranks, initial: Initial | None = None
+    recipe: Recipe, run: Run, layout: Layout, ranks: Ranks, initial: Initial | None = None
 ) -> Engine:
     """The engine that the run asks for, with initial weights in full precision. Collective.
 
@@ -65,7 +65,7 @@ def build_engine(
     else:
         from bigvit.engines.deepspeed.engine import DeepSpeedEngine
 
-        engine = DeepSpeedEngine(build, recipe, deepspeed_config(recipe, cut, run), ranks)
+        engine = DeepSpeedEngine(build, recipe, deepspeed_config(recipe, layout, run), ranks)
     fill(engine, initial or outline(recipe).initial_weight)
     return engine
 

@@ -5,7 +5,7 @@ from bigvit.engines.deepspeed import config
 from bigvit.recipe import Layout, Recipe, Run
 
 
-def check(recipe: Recipe, cut: Layout, run: Run) -> None:
+def check(recipe: Recipe, layout: Layout, run: Run) -> None:
     """Refuse what the run's engine cannot do.
 
     Raises:
@@ -13,13 +13,13 @@ def check(recipe: Recipe, cut: Layout, run: Run) -> None:
     """
     match run.engine:
         case "single":
-            if cut.world > 1:
+            if layout.world > 1:
                 raise ValueError(
-                    f"--engine single is one process, not {cut.world}; leave it out, or use one "
+                    f"--engine single is one process, not {layout.world}; leave it out, or use one "
                     "rank"
                 )
         case "deepspeed":
-            config.check(recipe, cut, run)
+            config.check(recipe, layout, run)
 
 
 def check_device(recipe: Recipe, run: Run, device: str) -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 
 _recomputing = False
 
@@ -55,6 +55,6 @@ class BatchNorm(nn.BatchNorm2d):
         mean, var = self.running_mean, self.running_var
         if _recomputing:
             mean, var = mean.clone(), var.clone()
-        weight, bias = wide(self.weight), wide(self.bias)
-        x = F.batch_norm(wide(input), mean, var, weight, bias, self.training, 0.1, self.eps)
+        weight, bias = upcast(self.weight), upcast(self.bias)
+        x = F.batch_norm(upcast(input), mean, var, weight, bias, self.training, 0.1, self.eps)
         return x.to(self.weight.dtype)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 
 
 class LayerScale(nn.Module):
@@ -16,4 +16,4 @@ class LayerScale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., D), float32 or wider: 1e-4 of a branch is below bf16's steps."""
-        return x * wide(self.gamma)  # keeps x in its own type for backward
+        return x * upcast(self.gamma)  # keeps x in its own type for backward

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bigvit.layers.norm import LayerNorm
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 
 LEAST_SUM = 1e-8
 """Added to the sum of attention weights."""
@@ -31,14 +31,14 @@ class Performer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, C), float32 or wider -> (B, N, D) in the same type."""
         kqv = self.kqv(self.norm1(x))
-        k, q, v = wide(kqv).chunk(3, dim=2)
+        k, q, v = upcast(kqv).chunk(3, dim=2)
         k_BNF, q_BNF = self._features(k), self._features(q)
         sums_BN1 = q_BNF @ k_BNF.sum(dim=1)[:, :, None] + LEAST_SUM
         y = q_BNF @ (k_BNF.transpose(1, 2) @ v) / sums_BN1
-        y = v + wide(self.proj(y.to(kqv.dtype)))
-        return y + wide(self.mlp(self.norm2(y)))
+        y = v + upcast(self.proj(y.to(kqv.dtype)))
+        return y + upcast(self.mlp(self.norm2(y)))
 
     def _features(self, x: Tensor) -> Tensor:
         """exp(w x - |x|^2 / 2) / sqrt(F): inner products approximate exp(q k)."""
-        w = wide(self.w)
+        w = upcast(self.w)
         return (F.linear(x, w) - x.square().sum(dim=2, keepdim=True) / 2).exp() / len(w) ** 0.5

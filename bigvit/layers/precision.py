@@ -4,6 +4,6 @@ import torch
 from torch import Tensor
 
 
-def wide(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """x in float32, or in its own type where that is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

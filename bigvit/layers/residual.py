@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 from bigvit.recipe import (
     BranchScalar,
     FixedLayerScale,
@@ -43,4 +43,6 @@ def initial_factors(residual: Residual, value: Tensor, generator: torch.Generato
 def scaled(x: Tensor, factors: Tensor | None) -> Tensor:
     """A branch (..., D), in the weights' type, times its factors: float32 or wider, as the residual
     stream is, for 1e-6 of a branch is below bf16's steps (thesis, equations 3.6 and 3.7)."""
-    return wide(x) if factors is None else x * wide(factors)  # keeps x in its own type for backward
+    return (
+        upcast(x) if factors is None else x * upcast(factors)
+    )  # keeps x in its own type for backward

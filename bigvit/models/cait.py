@@ -17,7 +17,7 @@ from bigvit.layers import class_attention
 from bigvit.layers.attention import Attention
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 from bigvit.layers.residual import factors, initial_factors, scaled
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.layers.talking_heads import TalkingHeads
@@ -106,7 +106,7 @@ class ClassAttentionTransformer(ClassTokenTransformer):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x, grid = self.patch_embed(images)
-        x = wide(x) + self.pos_embed
+        x = upcast(x) + self.pos_embed
         alone = self.pooling.layer if isinstance(self.pooling, ClassToken) else len(self.blocks)
         x = walk(list(self.blocks)[:alone], x, grid)
         if isinstance(self.pooling, ClassToken):
@@ -124,7 +124,7 @@ class ClassAttentionTransformer(ClassTokenTransformer):
         return self.norm(cls)[:, 0]
 
     def _class_tokens(self, count: int) -> Tensor:
-        return wide(self.cls_token).expand(count, -1, -1)
+        return upcast(self.cls_token).expand(count, -1, -1)
 
     def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
         """By what multiplies the branches: their factors, and Fixup's and T-Fixup's weights."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
@@ -42,7 +42,7 @@ class ConvEmbed(nn.Module):
         """(B, C, H, W) in the weights' type -> (B, N, D) float32 or wider, and their grid."""
         x_BDhw = self.proj(maps)
         h, w = x_BDhw.shape[2:]
-        return wide(self.norm(wide(x_BDhw.flatten(2).transpose(1, 2)))), (h, w)
+        return upcast(self.norm(upcast(x_BDhw.flatten(2).transpose(1, 2)))), (h, w)
 
 
 class ConvProjection(nn.Module):
@@ -105,10 +105,10 @@ class Block(nn.Module):
         return add_branches(x, [self._mlp], drop[1:], self.recompute)
 
     def _attention(self, grid: Grid, x: Tensor) -> Tensor:
-        return wide(self.attn(self.norm1(x), grid))
+        return upcast(self.attn(self.norm1(x), grid))
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return wide(self.mlp(self.norm2(x)))
+        return upcast(self.mlp(self.norm2(x)))
 
 
 class Stage(nn.Module):

@@ -16,7 +16,7 @@ from timm.models.swin_transformer import PatchMerging, SwinTransformerBlock
 from torch import Tensor, nn
 
 from bigvit.layers.norm import LayerNorm
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
@@ -41,10 +41,10 @@ class Block(SwinTransformerBlock):
 
     def _windows(self, x: Tensor) -> Tensor:
         grid = self.norm1(x).unflatten(1, self.input_resolution)
-        return wide(self._attn(grid).flatten(1, 2))
+        return upcast(self._attn(grid).flatten(1, 2))
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return wide(self.mlp(self.norm2(x)))
+        return upcast(self.mlp(self.norm2(x)))
 
 
 class Stage(nn.Module):
@@ -92,11 +92,11 @@ class SwinTransformer(Backbone):
         self.head = nn.Sequential(OrderedDict(fc=nn.Linear(dim, model.num_classes)))
 
     def features(self, images: Tensor, walk: Walk) -> Features:
-        x_BhwD = wide(self.patch_embed(images))
+        x_BhwD = upcast(self.patch_embed(images))
         x, grid = x_BhwD, (0, 0)
         stage: Any
         for stage in self.layers:
-            x_BhwD = wide(stage.downsample(x_BhwD))
+            x_BhwD = upcast(stage.downsample(x_BhwD))
             grid = x_BhwD.shape[1], x_BhwD.shape[2]
             x = walk(stage.blocks, x_BhwD.flatten(1, 2), grid)
             x_BhwD = x.unflatten(1, grid)

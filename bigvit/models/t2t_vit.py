@@ -18,7 +18,7 @@ from bigvit.layers.attention import Attention
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.performer import Performer
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 from bigvit.layers.sinusoid import sinusoid
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
@@ -44,7 +44,7 @@ class TokensToToken(nn.Module):
         dtype, maps = images.dtype, images
         for split, mix in zip(SPLITS, (self.attention1, self.attention2), strict=False):
             tokens, grid = _soft_split(maps, *split)
-            maps = mix(wide(tokens)).transpose(1, 2).unflatten(2, grid)
+            maps = mix(upcast(tokens)).transpose(1, 2).unflatten(2, grid)
         tokens, grid = _soft_split(maps, *SPLITS[-1])
         return self.project(tokens.to(dtype)), grid
 
@@ -72,10 +72,10 @@ class Block(nn.Module):
         return add_branches(x, [self._mlp], drop[1:], self.recompute)
 
     def _attention(self, x: Tensor) -> Tensor:
-        return wide(self.attn(self.norm1(x)))
+        return upcast(self.attn(self.norm1(x)))
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return wide(self.mlp(self.norm2(x)))
+        return upcast(self.mlp(self.norm2(x)))
 
 
 class T2TVisionTransformer(Backbone):
@@ -92,8 +92,8 @@ class T2TVisionTransformer(Backbone):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.tokens_to_token(images)
-        x_BND = wide(x_BND)
-        x = torch.cat([wide(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
+        x_BND = upcast(x_BND)
+        x = torch.cat([upcast(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
         x = x + sinusoid(x.shape[1], x.shape[2], x.device).to(x.dtype)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
 

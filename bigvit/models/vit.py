@@ -20,7 +20,7 @@ from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.patch_embed import PatchEmbed
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
@@ -73,8 +73,8 @@ class ClassTokenTransformer(Backbone):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
-        x_BND = wide(x_BND) + self.pos_embed
-        x = torch.cat([wide(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
+        x_BND = upcast(x_BND) + self.pos_embed
+        x = torch.cat([upcast(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
 
     def all_blocks(self) -> list[Any]:

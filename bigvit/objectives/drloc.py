@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from bigvit import keyed_random
 from bigvit.data.prepare import Targets
-from bigvit.layers.precision import wide
-from bigvit.layers.wide_linear import WideLinear
+from bigvit.layers.precision import upcast
+from bigvit.layers.upcast_linear import UpcastLinear
 from bigvit.models.output import Output, TokenMap
 from bigvit.objectives.objective import Objective
 from bigvit.recipe import DRLoc
@@ -68,7 +68,7 @@ class Localizer(nn.Module):
     def __init__(self, drloc: DRLoc, dim: int, outputs: int) -> None:
         super().__init__()
         widths = [2 * dim, *[drloc.hidden_dim] * drloc.hidden_layers, outputs]
-        self.layers = nn.ModuleList(map(WideLinear, widths, widths[1:]))
+        self.layers = nn.ModuleList(map(UpcastLinear, widths, widths[1:]))
 
     def forward(self, tokens: Tensor, pairs: Tensor) -> Tensor:
         """tokens (B, N, D), pairs (B, M, 2) of their numbers -> (B, M, O), float32."""
@@ -99,9 +99,9 @@ class DenseRelativeLocalization(Objective):
         return draw(self.drloc, self.grids, name, seed, number, span)
 
     def forward(self, output: Output, targets: Targets, draws: Sequence[Tensor]) -> Tensor:
-        return self.of_maps(self.seen(output), draws)
+        return self.of_maps(self.tokens_of(output), draws)
 
-    def seen(self, output: Output) -> Sequence[TokenMap]:
+    def tokens_of(self, output: Output) -> Sequence[TokenMap]:
         """The tokens that it looks at, before they are pooled."""
         if not self.wanted:
             return [TokenMap(output.tokens, output.grid)]
@@ -123,7 +123,7 @@ class DenseRelativeLocalization(Objective):
 
 def pool(drloc: DRLoc, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
     """Tokens (B, N, D) averaged to the grid that the loss sees, float32, and that grid."""
-    pooled, tokens = drloc.pooled(grid), wide(tokens)
+    pooled, tokens = drloc.pooled(grid), upcast(tokens)
     if pooled == grid:
         return tokens, grid
     x_BDhw = tokens.transpose(1, 2).unflatten(2, grid)

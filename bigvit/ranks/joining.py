@@ -202,7 +202,7 @@ def could_not_connect(ranks: Ranks, error: Exception) -> str:
     )
 
 
-def tell(problem: str) -> str:
+def announce_bad_input(problem: str) -> str:
     """Bring a problem that was found before anything else to the ranks of other hosts, which may
     have none and would wait: all end with code 2. Returns what is left to say here."""
     rank, local, *_ = launched()
@@ -220,7 +220,7 @@ def tell(problem: str) -> str:
     return "" if local else problem
 
 
-def tell_ended(reason: str, code: int) -> None:
+def announce_end(reason: str, code: int) -> None:
     """Tell the ranks of other hosts, which wait, that the run has ended. Where rank 0 was on this
     host, and is gone, this process takes its place."""
     address = os.environ["MASTER_ADDR"]

@@ -40,7 +40,7 @@ class Starting:
 
     def __init__(self, stop: StopRequest) -> None:
         self.stop = stop
-        self.told: Callable[[str, int], None] | None = None  # before the end: why, and the code
+        self.on_end: Callable[[str, int], None] | None = None  # before the end: why, and the code
         self.over: Callable[[str, int], NoReturn] | None = None  # ends all ranks, once they met
         self.known, self.closed = threading.Event(), threading.Event()
         self.rank, self.local, self.world, self.here = launched()
@@ -58,16 +58,16 @@ class Starting:
             self._find()
         threading.Thread(target=self._watch, name="starting", daemon=True).start()
 
-    def checked(self, told: Callable[[str, int], None]) -> None:
+    def checked(self, on_end: Callable[[str, int], None]) -> None:
         """The run folder is known, and who ends a run can say why."""
-        self.told = told
+        self.on_end = on_end
         self.known.set()
 
     def leave(self, reason: str, code: int) -> None:
         """This rank ends by itself, for a reason that others here may not have."""
         self.left[self.local] = (0.0, reason[:8000], code)
         self._find()
-        self._tell_others()
+        self._inform_others()
 
     def met(self, over: Callable[[str, int], NoReturn]) -> None:
         """The ranks see each other's end from now on."""
@@ -97,7 +97,7 @@ class Starting:
         """End this rank where another here has died, or left for a reason that this one lacks."""
         self._find()
         if self.local in self.left:
-            self._tell_others()  # one that was found only now, too
+            self._inform_others()  # one that was found only now, too
             return
         self._hear()
         now = time.monotonic()
@@ -117,7 +117,7 @@ class Starting:
     def _goes_on(self) -> bool:
         return self.over is None and self.local not in self.left
 
-    def _tell_others(self) -> None:
+    def _inform_others(self) -> None:
         _, reason, code = self.left[self.local]
         word = json.dumps({"rank": self.local, "reason": reason, "code": code}).encode()
         for other in list(self.others):
@@ -157,7 +157,7 @@ class Starting:
         first = all(self.local < n for n, process in self._others_here() if lives(process))
         if first and speaks:
             print(f"error: {reason}", file=sys.stderr, flush=True)
-        telling = threading.Thread(target=self._tell, args=(reason, code, first), daemon=True)
+        telling = threading.Thread(target=self._record_end, args=(reason, code, first), daemon=True)
         telling.start()
         telling.join(KNOWN + TELLING)
         if not first:
@@ -166,11 +166,11 @@ class Starting:
             time.sleep(2 * OWN)
         os._exit(code)
 
-    def _tell(self, reason: str, code: int, first: bool) -> None:
+    def _record_end(self, reason: str, code: int, first: bool) -> None:
         self.known.wait(KNOWN)
-        if self.told is not None:
-            self.told(reason, code)
+        if self.on_end is not None:
+            self.on_end(reason, code)
         if first and (self.here or self.world) < self.world:
-            from bigvit.ranks.joining import tell_ended
+            from bigvit.ranks.joining import announce_end
 
-            tell_ended(reason, code)
+            announce_end(reason, code)

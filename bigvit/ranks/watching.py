@@ -138,11 +138,11 @@ class Watch:
             return
         time.sleep(SECOND)
         self.leaving = True
-        self._tell([self.ranks.rank], f"{self.ranks.name(self.ranks.rank)} {what}", CRASHED)
+        self._inform([self.ranks.rank], f"{self.ranks.name(self.ranks.rank)} {what}", CRASHED)
 
     def over(self, reason: str, code: int) -> NoReturn:
         """End the run on every host."""
-        self._tell([], reason, code)
+        self._inform([], reason, code)
         self._end([], reason, code)
 
     def _connect(self) -> None:
@@ -238,7 +238,7 @@ class Watch:
         for message in messages or ():
             peer.heard = _clock()
             if "end" in message:
-                self._tell(message["named"], message["end"], message["code"])
+                self._inform(message["named"], message["end"], message["code"])
                 self._end(message["named"], message["end"], message["code"])
             elif "bye" in message:
                 peer.state = "left"
@@ -262,7 +262,7 @@ class Watch:
                 self._over(died, f"ended while {here}" if still else DIED)
         elif (left := self.left) is not None and now - left.since > SECOND:
             reason = f"{self.ranks.name(left.rank)}: {left.reason}"
-            self._tell([left.rank], reason, left.code)
+            self._inform([left.rank], reason, left.code)
             self._end([left.rank], reason, left.code, said=left.rank == 0)
         elif silent := [peer.rank for peer in here if now - peer.heard > self.timeout]:
             self._over(silent, f"did not answer for {self.timeout:g} s (--timeout)")
@@ -291,10 +291,10 @@ class Watch:
         names = [self.ranks.name(rank) for rank in sorted(named)]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         reason = f"{', '.join(names[:4])}{more} {what}"
-        self._tell(named, reason, CRASHED)
+        self._inform(named, reason, CRASHED)
         self._end(named, reason, CRASHED)
 
-    def _tell(self, named: Collection[int], reason: str, code: int) -> None:
+    def _inform(self, named: Collection[int], reason: str, code: int) -> None:
         """Tell what ends the run: rank 0 all, the others rank 0, which tells it on."""
         for peer in list(self.peers.values()):
             peer.send(end=reason, named=list(named), code=code)
@@ -306,7 +306,7 @@ class Watch:
         first = able[:1] == [self.ranks.rank]
         if first and not (said and here == hosts[0]):
             print(f"error: {reason}", file=sys.stderr, flush=True)
-        telling = threading.Thread(target=self._tell_run, args=(reason, code), daemon=True)
+        telling = threading.Thread(target=self._inform_run, args=(reason, code), daemon=True)
         if self.ranks.rank == 0 or 0 in named:  # which has the run folder
             telling.start()
             telling.join(5)  # a file system may hang, too
@@ -314,6 +314,6 @@ class Watch:
             time.sleep(2)  # the launcher ends a host's ranks once one has ended
         os._exit(code)
 
-    def _tell_run(self, reason: str, code: int) -> None:
+    def _inform_run(self, reason: str, code: int) -> None:
         with contextlib.suppress(OSError):
             self.on_end(reason, code)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bigvit.recipe.recipe import Recipe
 
-__all__ = ["Layout", "layout"]
+__all__ = ["Layout", "batch_layout"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Layout:
         return start, start + self.micro_batch
 
 
-def layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
+def batch_layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
     """Cut the recipe's batch over `world` ranks, in micro-batches of this size (None: the largest).
 
     Raises:

@@ -49,9 +49,7 @@ class DRLoc:
     unit: Literal["grid", "cells"]  # of absolute and signed offsets: the axis's cells, or one cell
     alpha: float  # weight of log sigma where offsets are gaussian
     blocks: Literal["last", "all"]  # all: an MLP and a loss for each block's tokens (equation 7)
-    normalised: (
-        bool  # whether the last tokens are taken after the last norm; each block's never are
-    )
+    normalised: bool  # whether the last tokens are those after the last norm; blocks' never are
     pairs: int | None  # an image (m); None: every token once, its partner at random (equation 8)
     grid: int | None  # side to which a longer axis of the grid is pooled; None: it is not
     pooling: Literal["mean", "overlapping"]  # overlapping: windows of 3 cells, 2 apart

@@ -12,7 +12,7 @@ class RankFailed(Exception):
     """One rank alone met an error; raised on every rank alike, with what that one says."""
 
 
-class Told(NamedTuple):
+class Agreed(NamedTuple):
     """What the ranks agree on, the largest of each one's."""
 
     stop: int  # whether one knows a reason to stop
@@ -27,10 +27,10 @@ class Ahead:
 
     micro: Sequence[Batch]  # nothing where there is none, or where it could not be read
     error: Exception | None
-    told: Callable[[], list[int]]  # waits until the ranks have agreed
+    agreed: Callable[[], list[int]]  # waits until the ranks have agreed
 
 
-def raise_alike(ranks: Ranks, doing: str, error: Exception | None) -> None:
+def raise_on_all(ranks: Ranks, doing: str, error: Exception | None) -> None:
     """One rank at least has met an error. Collective.
 
     Args:

@@ -12,9 +12,9 @@ class Beside:
     """Writes what only watches: where that fails it is said once, and made up for as soon as it
     works again, in the order in which it was wanted."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None]) -> None:
         """Args: say: told what cannot be written, and that it can be again."""
-        self.say = say
+        self.report = report
         self.waiting: dict[str, deque[Write]] = {}
 
     def write(self, what: str, write: Write, kept: int = KEPT) -> None:
@@ -34,7 +34,7 @@ class Beside:
         """Try once more what is left, and say what stays unwritten."""
         for what, queue in self.waiting.items():
             if queue and not self._catch_up(what, known=True):
-                self.say(f"warning: {what} could not be written to the end")
+                self.report(f"warning: {what} could not be written to the end")
 
     def _catch_up(self, what: str, known: bool) -> bool:
         queue = self.waiting[what]
@@ -44,8 +44,10 @@ class Beside:
                 queue.popleft()
         except Exception as error:  # whatever it is, training goes on
             if not known:
-                self.say(f"warning: {what} cannot be written for now ({error}); training goes on")
+                self.report(
+                    f"warning: {what} cannot be written for now ({error}); training goes on"
+                )
             return False
         if known:
-            self.say(f"{what} is written again")
+            self.report(f"{what} is written again")
         return True

@@ -27,11 +27,11 @@ from bigvit.evaluate import Interrupted, evaluate
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Layout
 from bigvit.recipe.store import left_out, to_json
-from bigvit.training.ahead import Ahead, RankFailed, Told, raise_alike
-from bigvit.training.alike import compare_hosts
+from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
 from bigvit.training.loss_guard import LossGuard, LossJumped
 from bigvit.training.progress import Place, Progress
 from bigvit.training.run_folder import RunFolder
+from bigvit.training.same_hosts import compare_hosts
 from bigvit.training.start import Refused, Start, refuse_changes
 
 Outcome = Literal["done", "requeue"]
@@ -39,7 +39,7 @@ Outcome = Literal["done", "requeue"]
 
 def run(
     command: Command,
-    cut: Layout,
+    layout: Layout,
     start: Start,
     ranks: Ranks,
     folder: RunFolder | None,
@@ -59,8 +59,8 @@ def run(
             checkpoint is whole.
     """
     recipe, options = command.recipe, command.run
-    say = partial(print, flush=True) if folder is not None else _silent
-    found = _checkpoint(start, ranks, say)
+    report = partial(print, flush=True) if folder is not None else _silent
+    found = _checkpoint(start, ranks, report)
     train_set, test_set = open_splits(recipe.data, options.data_root)
     first, due, losses = Place(0, 0), False, ()
     if found is not None:
@@ -71,18 +71,18 @@ def run(
     if reason:
         raise Refused(reason)
     _check_data(index, found, options.allow_change, ranks)
-    initial = _given(command, ranks, say) if found is None else None
-    say(recipe.model.drop_path.summary(recipe.model.branches))
+    initial = _given(command, ranks, report) if found is None else None
+    report(recipe.model.drop_path.summary(recipe.model.branches))
     if test_set is None:
-        say("the recipe has no test images (data.test_images 0): nothing is evaluated")
+        report("the recipe has no test images (data.test_images 0): nothing is evaluated")
     ranks.at("building the engine")
-    engine = build_engine(recipe, options, cut, ranks, initial)
+    engine = build_engine(recipe, options, layout, ranks, initial)
     if found is not None:
         path, manifest = found
         ranks.at(f"reading {path}")
         fill(engine, path, manifest)
         if older := left_out(manifest.recipe):
-            say(f"{path}: {older}")
+            report(f"{path}: {older}")
     _accept(folder, ranks)
     saver = Saver(
         engine,
@@ -97,7 +97,7 @@ def run(
     progress.classes(train_set.classes)
     try:
         training = Training(
-            command, cut, engine, saver, train_set, test_set, progress, stop_requested, losses
+            command, layout, engine, saver, train_set, test_set, progress, stop_requested, losses
         )
         is_saved = found is not None and found[0].parent == saver.folder
         return training.run(first, is_saved, due)
@@ -126,11 +126,11 @@ def _silent(_: str) -> None:
 
 
 def _checkpoint(
-    start: Start, ranks: Ranks, say: Callable[[str], None]
+    start: Start, ranks: Ranks, report: Callable[[str], None]
 ) -> tuple[Path, Manifest] | None:
     """The newest checkpoint that is what was written. Collective."""
     for reason in start.damaged:
-        say(f"warning: {reason}; going back to {start.checkpoint}")
+        report(f"warning: {reason}; going back to {start.checkpoint}")
     paths = [start.checkpoint, *start.older] if start.checkpoint is not None else []
     names = " ".join(path.name for path in paths)
     rank_0s = ranks.first_text(names if ranks.rank == 0 else "")
@@ -139,7 +139,7 @@ def _checkpoint(
             f"the ranks see other checkpoints than rank 0, which sees {rank_0s or 'none'}; they "
             "must be on a file system that all hosts share"
         )
-    return verified(paths, ranks, lambda text: say(f"warning: {text}")) if paths else None
+    return verified(paths, ranks, lambda text: report(f"warning: {text}")) if paths else None
 
 
 def _check_data(
@@ -161,7 +161,7 @@ def _check_data(
         raise Refused(reason)
 
 
-def _given(command: Command, ranks: Ranks, say: Callable[[str], None]) -> Initial | None:
+def _given(command: Command, ranks: Ranks, report: Callable[[str], None]) -> Initial | None:
     """The weights that `--init` names, those that it lacks made anew. Collective."""
     options, recipe = command.run, command.recipe
     if options.init is None:
@@ -178,7 +178,7 @@ def _given(command: Command, ranks: Ranks, say: Callable[[str], None]) -> Initia
         raise Unfit(reason)
     taken = {name: w for name, w in weights.items() if task.model.takes(name)}
     some = [f"{len(taken)} of {len(weights)} are taken"] * (len(taken) < len(weights))
-    say(f"weights of {options.init}: {', '.join([*given.notes, str(done), *some])}")
+    report(f"weights of {options.init}: {', '.join([*given.notes, str(done), *some])}")
 
     def initial(name: str) -> torch.Tensor:
         given = taken.get(name.removeprefix("model."))
@@ -193,7 +193,7 @@ class Training:
     def __init__(
         self,
         command: Command,
-        cut: Layout,
+        layout: Layout,
         engine: Engine,
         saver: Saver,
         train_set: Source,
@@ -203,7 +203,7 @@ class Training:
         losses: Sequence[float] = (),
     ) -> None:
         """Args: losses: of the updates before, which the loss guard looks back at."""
-        self.recipe, self.options, self.cut = command.recipe, command.run, cut
+        self.recipe, self.options, self.layout = command.recipe, command.run, layout
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
         self.prepare = Prepare(self.recipe, self.ranks.device)
         self.train_set, self.test_set, self.progress = train_set, test_set, progress
@@ -224,7 +224,7 @@ class Training:
         batches = train_batches(
             self.train_set,
             recipe,
-            self.cut,
+            self.layout,
             self.ranks.rank,
             self.workers,
             first.batch,
@@ -232,8 +232,8 @@ class Training:
         )
         ahead = self._fetch(batches, first)
         while True:
-            told = self._told(ahead, place)
-            stop = bool(told.stop)
+            agreed = self._agreed(ahead, place)
+            stop = bool(agreed.stop)
             if due and not stop:
                 due = stop = not self._evaluated(place)
             ended = place.batch == recipe.updates
@@ -247,9 +247,9 @@ class Training:
                 is_saved = True
             if last:
                 self.saver.wait()
-                self._say_saved()
+                self._report_saved()
                 return "done" if ended and not due else "requeue"
-            place, ahead = self._update(place, ahead.micro, told.bad, batches)
+            place, ahead = self._update(place, ahead.micro, agreed.bad, batches)
             is_saved, every = False, recipe.updates_per_epoch * options.evaluate_every
             due = place.batch == recipe.updates or place.batch % every == 0
             due = due and self.test_set is not None
@@ -278,24 +278,24 @@ class Training:
             except Exception as failure:
                 error = failure
             self.progress.waits(time.perf_counter() - asked)
-        told = Told(
+        agreed = Agreed(
             self.stop_requested(), self.saver.failed, error is not None, self.bad.flag(micro)
         )
-        return Ahead(micro, error, self.ranks.agree_later(told))
+        return Ahead(micro, error, self.ranks.agree_later(agreed))
 
-    def _told(self, ahead: Ahead, place: Place) -> Told:
+    def _agreed(self, ahead: Ahead, place: Place) -> Agreed:
         """What the ranks have agreed on. Collective; also finds out that a checkpoint cannot be
         written, or a batch not be read."""
-        told = Told(*ahead.told())
-        self._heed(told, f"reading batch {place.batch + 1}", ahead.error)
-        return told
+        agreed = Agreed(*ahead.agreed())
+        self._heed(agreed, f"reading batch {place.batch + 1}", ahead.error)
+        return agreed
 
-    def _heed(self, told: Told, doing: str, error: Exception | None) -> None:
-        if told.unsaved:
+    def _heed(self, agreed: Agreed, doing: str, error: Exception | None) -> None:
+        if agreed.unsaved:
             self._settle(self.saver.wait)
-        self._say_saved()
-        if told.failed:
-            raise_alike(self.ranks, doing, error)
+        self._report_saved()
+        if agreed.failed:
+            raise_on_all(self.ranks, doing, error)
 
     def _settle(self, saving: Callable[[], object]) -> None:
         """Save, or wait for it; a failure ends the run, or is only said, as chosen."""
@@ -306,7 +306,7 @@ class Training:
                 raise
             self.progress.warn(str(error))
 
-    def _say_saved(self) -> None:
+    def _report_saved(self) -> None:
         while self.saver.saved:
             self.progress.saved(self.saver.saved.pop(0))
         while self.saver.warnings:
@@ -346,7 +346,7 @@ class Training:
             self.engine.predict,
             self.test_set,
             self.recipe.data,
-            self.cut.micro_batch,
+            self.layout.micro_batch,
             self.ranks,
             self.workers,
             agreed=self._next_of_evaluation,
@@ -370,9 +370,9 @@ class Training:
         except Exception as failure:
             error = failure
         flags = [self.stop_requested(), self.saver.failed, error is not None]
-        told = Told(*self.ranks.agree_each(flags))
-        self._heed(told, "evaluating", error)
-        if told.stop and batch is not None:
+        agreed = Agreed(*self.ranks.agree_each(flags))
+        self._heed(agreed, "evaluating", error)
+        if agreed.stop and batch is not None:
             raise Interrupted
         return batch
 

@@ -153,7 +153,7 @@ class RunFolder:
         write_json(self.path / "recipe.json", description)
         self.accepted = True
 
-    def say(self, state: State, exit_code: int | None = None, reason: str = "") -> None:
+    def write_status(self, state: State, exit_code: int | None = None, reason: str = "") -> None:
         """Write status.json: what the run does, or why it ended. A request to stop that was
         honoured, or came when all was done, is forgotten."""
         value = {

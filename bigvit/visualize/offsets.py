@@ -78,7 +78,7 @@ def guess(
     for number, (label, image) in enumerate(_images(recipe, images, count, data_root)):
         pixels = torch.from_numpy(augment.test_image(image, recipe.data))
         output = task.model(normalise(pixels[None]), None, task.wanted)
-        last = head.seen(output)[-1]
+        last = head.tokens_of(output)[-1]
         asked = replace(head.drloc, pairs=pairs)
         drawn = drloc.draw(asked, [last.grid], name, recipe.seed, 0, (number, number + 1))[0]
         grid = head.drloc.pooled(last.grid)

@@ -25,8 +25,8 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
     with torch.device("meta"):
         task = Task(recipe)
     source = open_source(recipe.data, "train", run.data_root)
-    cut = Layout(1, recipe.batch_size, 1)
-    batch = next(train_batches(source, recipe, cut, 0, 0, number, task.draws))[0]
+    layout = Layout(1, recipe.batch_size, 1)
+    batch = next(train_batches(source, recipe, layout, 0, 0, number, task.draws))[0]
     inputs = Prepare(recipe)(batch)
     data = recipe.data
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))

@@ -21,7 +21,7 @@ from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source, open_source
 from bigvit.evaluate import evaluate
 from bigvit.ranks.joining import alone
-from bigvit.recipe import layout
+from bigvit.recipe import batch_layout
 from bigvit.task import Task
 from bigvit.train import main
 
@@ -53,9 +53,9 @@ def bad_ids(root: Path, bad_names: set[str]) -> set[int]:
 def batches(
     root: Path, world: int = 1, rank: int = 0, workers: int = 0, first: int = 0
 ) -> list[list[Batch]]:
-    source, cut = open_source(DATA, "train", root), layout(RECIPE, world, 4)
+    source, layout = open_source(DATA, "train", root), batch_layout(RECIPE, world, 4)
     draws = Task(RECIPE).draws
-    return list(loader.train_batches(source, RECIPE, cut, rank, workers, first, draws))
+    return list(loader.train_batches(source, RECIPE, layout, rank, workers, first, draws))
 
 
 def same(a: list[list[Batch]], b: list[list[Batch]]) -> bool:

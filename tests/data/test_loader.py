@@ -15,7 +15,7 @@ from bigvit.data.batch import Batch, Draws
 from bigvit.data.mix import MixDraws
 from bigvit.data.sources import DigitsSource, open_source
 from bigvit.layers.stochastic_depth import Kept, Order, drops
-from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, layout
+from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, batch_layout
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import Task
 
@@ -47,9 +47,9 @@ def batches(
     workers: int = 0,
     first: int = 0,
 ) -> list[list[Batch]]:
-    source, cut = open_source(recipe.data, "train"), layout(recipe, world, micro)
+    source, layout = open_source(recipe.data, "train"), batch_layout(recipe, world, micro)
     draws = Task(recipe).draws
-    return list(loader.train_batches(source, recipe, cut, rank, workers, first, draws))
+    return list(loader.train_batches(source, recipe, layout, rank, workers, first, draws))
 
 
 @pytest.fixture(scope="module")
@@ -259,8 +259,11 @@ def test_a_data_set_gives_the_same_stream_in_every_form(
 
     def stream(form: str, workers: int) -> list[list[Batch]]:
         recipe = pictures.RECIPE
-        source, cut = open_source(recipe.data, "train", tmp_path / form), layout(recipe, 1, 8)
-        return list(loader.train_batches(source, recipe, cut, 0, workers, 0, Task(recipe).draws))
+        source, layout = (
+            open_source(recipe.data, "train", tmp_path / form),
+            batch_layout(recipe, 1, 8),
+        )
+        return list(loader.train_batches(source, recipe, layout, 0, workers, 0, Task(recipe).draws))
 
     wanted = stream("folders", 0)
     assert wanted[0][0].images.float().std() > 10

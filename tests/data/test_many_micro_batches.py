@@ -17,7 +17,7 @@ from pictures import DATA, RECIPE, jpegs, write_folders
 from bigvit.data import loader
 from bigvit.data.batch import Batch
 from bigvit.data.sources import open_source
-from bigvit.recipe import layout
+from bigvit.recipe import batch_layout
 from bigvit.task import Task
 
 ALONE = replace(
@@ -31,9 +31,9 @@ ALONE = replace(
 
 def update(root: Path, workers: int) -> list[Batch]:
     """The first one's 256 micro-batches."""
-    source, cut = open_source(ALONE.data, "train", root), layout(ALONE, 1, 1)
-    assert cut.accumulation == 256
-    return next(loader.train_batches(source, ALONE, cut, 0, workers, 0, Task(ALONE).draws))
+    source, layout = open_source(ALONE.data, "train", root), batch_layout(ALONE, 1, 1)
+    assert layout.accumulation == 256
+    return next(loader.train_batches(source, ALONE, layout, 0, workers, 0, Task(ALONE).draws))
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def test_a_data_process_that_is_killed_is_said_in_one_line(root: Path) -> None:
     """As the kernel does it where memory runs out."""
     from bigvit.data.decode import Unread
 
-    source, cut = open_source(ALONE.data, "train", root), layout(ALONE, 1, 1)
+    source, layout = open_source(ALONE.data, "train", root), batch_layout(ALONE, 1, 1)
     before = children()
-    stream = loader.train_batches(source, ALONE, cut, 0, 2, 0, Task(ALONE).draws)
+    stream = loader.train_batches(source, ALONE, layout, 0, 2, 0, Task(ALONE).draws)
     next(stream)
     for pid in children() - before:
         os.kill(pid, signal.SIGKILL)

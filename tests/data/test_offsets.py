@@ -17,7 +17,7 @@ from bigvit.data.sources import open_source
 from bigvit.engines.build import fill, outline
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
-from bigvit.recipe import CrossEntropy, DRLoc, layout
+from bigvit.recipe import CrossEntropy, DRLoc, batch_layout
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json
 from bigvit.task import Task
@@ -34,8 +34,8 @@ def run(folder: Path, loss: DRLoc | None, updates: int) -> Path:
     recipe = replace(recipe, model=model, objectives=objectives, batch_size=24)
     engine = SingleEngine(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
-    source, cut = open_source(recipe.data, "train"), layout(recipe, 1, None)
-    batches = train_batches(source, recipe, cut, 0, 0, 0, engine.task.draws)
+    source, layout = open_source(recipe.data, "train"), batch_layout(recipe, 1, None)
+    batches = train_batches(source, recipe, layout, 0, 0, 0, engine.task.draws)
     prepare = Prepare(recipe)
     for micro in islice(batches, updates):
         engine.update(prepare.later(micro), 1e-2)

@@ -18,7 +18,7 @@ from bigvit.data.loader import train_batches
 from bigvit.data.mix import MixDraws
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_source
-from bigvit.recipe import Images, Mix, StochasticDepth, ThreeAugment, layout
+from bigvit.recipe import Images, Mix, StochasticDepth, ThreeAugment, batch_layout
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Task
 
@@ -71,9 +71,9 @@ def kept_of(kept_LS: Tensor) -> Tensor:
 def stream(
     source: Source, world: int = 1, micro: int = 32, workers: int = 0, first: int = 0
 ) -> Stream:
-    draws, cut = Task(RECIPE).draws, layout(RECIPE, world, micro)
+    draws, layout = Task(RECIPE).draws, batch_layout(RECIPE, world, micro)
     ranks = [
-        list(train_batches(source, RECIPE, cut, rank, workers, first, draws))
+        list(train_batches(source, RECIPE, layout, rank, workers, first, draws))
         for rank in range(world)
     ]
     return [at_positions(sum(pieces, [])) for pieces in zip(*ranks, strict=True)]
@@ -91,8 +91,8 @@ def test_the_stream_holds_every_kind_of_choice(straight: Stream) -> None:
     assert isinstance(RECIPE.data, Images) and isinstance(RECIPE.data.augment, ThreeAugment)
     assert RECIPE.data.mix == Mix(mixup=0.8, cutmix=1.0, switch=0.5, group=8)
     whole = {name: torch.cat([batch[name] for batch in straight]) for name in straight[0]}
-    blended, cut = whole["mix_blend"] < 1, whole["mix_box"].any(dim=1)
-    assert blended.any() and cut.any() and not (blended & cut).any()
+    blended, layout = whole["mix_blend"] < 1, whole["mix_box"].any(dim=1)
+    assert blended.any() and layout.any() and not (blended & layout).any()
     assert len(whole["mix_target"].unique()) > 20  # of 24 groups
     assert len(whole["kept"].unique(dim=0)) > 4
     assert all(np.bincount(batch["ids"]).max() == 3 for batch in straight)

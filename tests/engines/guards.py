@@ -57,8 +57,8 @@ def initial_weights(ranks: Ranks, folder: Path) -> None:
     for precision in PRECISIONS:
         recipe = replace(tiny.lamb, precision=precision)
         for stage in STAGES:
-            cut = tiny.cut(recipe, ranks.world)
-            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
+            layout = tiny.cut(recipe, ranks.world)
+            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
             found[f"{precision} {stage}"] = digests(whole(engine, ranks))
             found[f"working {precision} {stage}"] = _working(engine.task)
     _write(ranks, folder / f"initial_weights_{ranks.world}.json", found)
@@ -83,8 +83,8 @@ def given_weights(ranks: Ranks, folder: Path) -> None:
     recipe = replace(tiny.lamb, precision="bf16", starts_from="another")
     for stage in STAGES:
         command = Command("given", recipe, Run(init=str(checkpoint), sharding=f"zero{stage}"), ())
-        cut = tiny.cut(recipe, ranks.world)
-        engine = build_engine(recipe, command.run, cut, ranks, _given(command, ranks, print))
+        layout = tiny.cut(recipe, ranks.world)
+        engine = build_engine(recipe, command.run, layout, ranks, _given(command, ranks, print))
         found[str(stage)] = digests(whole(engine, ranks))
     _write(ranks, folder / "given_weights.json", found)
 
@@ -119,8 +119,8 @@ def held(ranks: Ranks, folder: Path) -> None:
 
         build.Task = built
         try:
-            cut = tiny.cut(wide, ranks.world)
-            build_engine(wide, Run(sharding=f"zero{stage}"), cut, ranks)
+            layout = tiny.cut(wide, ranks.world)
+            build_engine(wide, Run(sharding=f"zero{stage}"), layout, ranks)
         finally:
             build.Task = Task
         each = torch.zeros(ranks.world, len(seen), dtype=torch.int64)
@@ -138,11 +138,11 @@ def jumped(ranks: Ranks, folder: Path) -> None:
         recipe = replace(recipe, model=replace(recipe.model, depth=1))
         for stage in STAGES:
             for what, change in (("jump", twenty_times), ("infinite", infinite)):
-                cut = tiny.cut(recipe, ranks.world)
-                engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
+                layout = tiny.cut(recipe, ranks.world)
+                engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
                 draws, prepare = engine.task.draws, Prepare(recipe, ranks.device)
                 source = DigitsSource("train")
-                batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, draws)
+                batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, draws)
                 guard = LossGuard(3.0)
                 info = engine.update(prepare.later(next(batches)), 1e-3, guard)
                 for _ in range(9):
@@ -168,8 +168,11 @@ def jumped(ranks: Ranks, folder: Path) -> None:
 def norms(ranks: Ranks, folder: Path) -> None:
     """Short runs whose norms by block are logged."""
     for name in NORMED:
-        cut = tiny.cut(tiny.lamb, ranks.world)
-        options = {"sharding": lamb.sharding(ranks, folder, name), "micro_batch": cut.micro_batch}
+        layout = tiny.cut(tiny.lamb, ranks.world)
+        options = {
+            "sharding": lamb.sharding(ranks, folder, name),
+            "micro_batch": layout.micro_batch,
+        }
         path = folder / f"norms {name}"
         train(ranks, path, tiny.lamb, log_norms=True, stop_after=NORMED_UPDATES, **options)
 
@@ -178,10 +181,10 @@ def averages(ranks: Ranks, folder: Path) -> None:
     """The average in the place of the weights, and the weights after it."""
     found: dict[str, Any] = {}
     for stage in STAGES:
-        cut = tiny.cut(average, ranks.world)
-        engine = build_engine(average, Run(sharding=f"zero{stage}"), cut, ranks)
+        layout = tiny.cut(average, ranks.world)
+        engine = build_engine(average, Run(sharding=f"zero{stage}"), layout, ranks)
         draws, prepare = engine.task.draws, Prepare(average, ranks.device)
-        batches = train_batches(DigitsSource("train"), average, cut, ranks.rank, 0, 0, draws)
+        batches = train_batches(DigitsSource("train"), average, layout, ranks.rank, 0, 0, draws)
         for _ in range(2):
             engine.update(prepare.later(next(batches)), 1e-2)
         before = [part.view.clone() for part in engine.slices()]

@@ -119,8 +119,8 @@ def _stock() -> Generator[None]:
 
 def _updates(ranks: Ranks, path: str) -> dict[str, float]:
     """The largest relative difference of a parameter from its reference, and bytes sent."""
-    recipe, cut = tiny.lamb, tiny.cut(tiny.lamb, ranks.world)
-    engine: Any = build_engine(recipe, Run(sharding=path), cut, ranks)
+    recipe, layout = tiny.lamb, tiny.cut(tiny.lamb, ranks.world)
+    engine: Any = build_engine(recipe, Run(sharding=path), layout, ranks)
     inside = engine.inside
     gradients: dict[str, torch.Tensor] = {}
 
@@ -144,7 +144,9 @@ def _updates(ranks: Ranks, path: str) -> dict[str, float]:
             groups[0]["params"] = [q for q in groups[0]["params"] if q is not p]
             groups[1]["params"].append(p)
     reference = TimmLamb(groups, lr=1e-2, eps=1e-8, max_grad_norm=None)
-    batches = train_batches(DigitsSource("train"), recipe, cut, ranks.rank, 0, 0, engine.task.draws)
+    batches = train_batches(
+        DigitsSource("train"), recipe, layout, ranks.rank, 0, 0, engine.task.draws
+    )
     prepare = Prepare(recipe, ranks.device)
     worst, sent = 0.0, {"norms": 0, "DeepSpeed": 0}
     with _counting(sent, inside.optimizer):

@@ -14,7 +14,7 @@ from torch import Tensor
 from bigvit.data.prepare import Inputs
 from bigvit.engines.engine import Pending
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Command, Recipe, Run, layout
+from bigvit.recipe import Command, Recipe, Run, batch_layout
 from bigvit.task import Task
 from bigvit.training.loop import run
 from bigvit.training.run_folder import RunFolder
@@ -28,10 +28,10 @@ def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:
     start = plan_start(command)
     ranks.agree(0)  # every rank has looked before rank 0 writes
     opened = RunFolder(folder, command, ranks.world) if ranks.rank == 0 else None
-    cut = layout(recipe, ranks.world, command.run.micro_batch)
-    outcome = run(command, cut, start, ranks, opened, lambda: False)
+    layout = batch_layout(recipe, ranks.world, command.run.micro_batch)
+    outcome = run(command, layout, start, ranks, opened, lambda: False)
     if opened is not None:
-        opened.say(outcome)
+        opened.write_status(outcome)
         opened.close()
     return outcome
 

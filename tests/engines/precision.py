@@ -54,10 +54,10 @@ def fp16_not_a_number(ranks: Ranks, folder: Path) -> None:
     found: dict[str, Any] = {}
     with _allowed(), _overflowing(set(range(100)), ranks):
         for stage in STAGES:
-            cut = tiny.cut(recipe, ranks.world)
-            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
+            layout = tiny.cut(recipe, ranks.world)
+            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
             source = DigitsSource("train")
-            batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, engine.task.draws)
+            batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, engine.task.draws)
             prepare = Prepare(recipe, ranks.device)
             before = [part.view.clone() for part in engine.slices()]
             skipped, outcome = 0, "went on"

@@ -89,8 +89,8 @@ def counts(ranks: Ranks, folder: Path) -> None:
     """Evaluation of 103 images, at stages that hold whole and sharded weights."""
     found = {}
     for stage in (0, 3):
-        cut = tiny.cut(tiny.adamw, ranks.world)
-        engine = build_engine(tiny.adamw, Run(sharding=f"zero{stage}"), cut, ranks)
+        layout = tiny.cut(tiny.adamw, ranks.world)
+        engine = build_engine(tiny.adamw, Run(sharding=f"zero{stage}"), layout, ranks)
         source = DigitsSource("test")
         source.images, source.targets = source.images[:103], source.targets[:103]
         found[stage] = evaluate(engine.predict, source, tiny.adamw.data, 10, ranks).as_json()
@@ -106,10 +106,10 @@ def not_finite(ranks: Ranks, folder: Path) -> None:
     found: dict[str, object] = {}
     for recipe in (tiny.adamw, tiny.bf16):
         for stage in STAGES:
-            cut = tiny.cut(recipe, ranks.world)
-            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), cut, ranks)
+            layout = tiny.cut(recipe, ranks.world)
+            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
             source = DigitsSource("train")
-            batches = train_batches(source, recipe, cut, ranks.rank, 0, 0, engine.task.draws)
+            batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, engine.task.draws)
             prepare = Prepare(recipe, ranks.device)
             engine.update(one_at_a_time(prepare.later(next(batches))), 1e-3)
             before = [part.view.clone() for part in engine.slices()]

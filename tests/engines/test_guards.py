@@ -83,8 +83,8 @@ def single():
     recipe = tiny.lamb
     engine = build_engine(recipe, Run(engine="single"), tiny.cut(recipe, 1), alone())
     source = DigitsSource("train")
-    cut = tiny.cut(recipe, 1)
-    batches = train_batches(source, recipe, cut, 0, 0, 0, engine.task.draws)
+    layout = tiny.cut(recipe, 1)
+    batches = train_batches(source, recipe, layout, 0, 0, 0, engine.task.draws)
     found, plain, prepare = [], [], Prepare(recipe)
     for i, batch in enumerate(islice(batches, guards.NORMED_UPDATES)):
         micro = prepare.later(batch)

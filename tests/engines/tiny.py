@@ -17,7 +17,7 @@ from bigvit.recipe import (
     Shift,
     StochasticDepth,
     ViT,
-    layout,
+    batch_layout,
 )
 
 UPDATES = 20
@@ -86,4 +86,4 @@ fp16 = replace(adamw, precision="fp16")
 
 def cut(recipe: Recipe, world: int) -> Layout:
     """The recipe's batch in micro-batches of the same images, on up to three ranks."""
-    return layout(recipe, world, MICRO_BATCH if world < 4 else MICRO_BATCH // 2)
+    return batch_layout(recipe, world, MICRO_BATCH if world < 4 else MICRO_BATCH // 2)

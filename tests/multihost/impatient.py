@@ -1,7 +1,7 @@
 """`scripts/train.py`, which waits two seconds for what another host writes, and not ten."""
 
 import bigvit.train
-from bigvit.training import alike
+from bigvit.training import same_hosts
 
-alike.SEEN = 2.0
+same_hosts.SEEN = 2.0
 bigvit.train.run_and_end()

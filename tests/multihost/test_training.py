@@ -15,7 +15,7 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import fill, outline
 from bigvit.ranks.joining import alone
-from bigvit.recipe import layout
+from bigvit.recipe import batch_layout
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Task
 
@@ -37,8 +37,8 @@ def train_single(order: int | None = None, lr: float = 1e-3) -> dict:
     engine = Reordered(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
     engine.order = order
-    prepare, cut, source = Prepare(recipe), layout(recipe, 1, 8), DigitsSource("train")
-    for i, micro in enumerate(train_batches(source, recipe, cut, 0, 0, 0, engine.task.draws)):
+    prepare, layout, source = Prepare(recipe), batch_layout(recipe, 1, 8), DigitsSource("train")
+    for i, micro in enumerate(train_batches(source, recipe, layout, 0, 0, 0, engine.task.draws)):
         engine.update(prepare.later(micro), recipe.lr(i))
     parts = [part for part in engine.slices() if part.kind == "weight"]
     return {part.name: part.view.view(part.shape) for part in parts}

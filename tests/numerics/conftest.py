@@ -12,7 +12,7 @@ from bigvit.data.batch import Batch
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
 from bigvit.layers.stochastic_depth import Dropped, Factors, Kept, drops
-from bigvit.recipe import Recipe, StochasticDepth, layout
+from bigvit.recipe import Recipe, StochasticDepth, batch_layout
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Task
 
@@ -36,9 +36,9 @@ def batches() -> Batches:
     """(recipe, parts) -> the recipe's global batches, each cut into so many micro-batches."""
 
     def make(recipe: Recipe, parts: int) -> Iterator[list[Batch]]:
-        cut = layout(recipe, 1, recipe.batch_size // parts)
+        layout = batch_layout(recipe, 1, recipe.batch_size // parts)
         source = open_source(recipe.data, "train")
-        return train_batches(source, recipe, cut, 0, 0, 0, Task(recipe).draws)
+        return train_batches(source, recipe, layout, 0, 0, 0, Task(recipe).draws)
 
     return make
 

@@ -38,7 +38,7 @@ from bigvit.recipe import (
     Run,
     StochasticDepth,
     ViT,
-    layout,
+    batch_layout,
     sides,
 )
 from bigvit.recipe.find import find_recipe
@@ -69,7 +69,7 @@ def train(
     )
     command = Command(folder.name, recipe, values, ())
     start, opened = plan_start(command), RunFolder(folder, command, 1)
-    run(command, layout(recipe, 1, None), start, alone(), opened, lambda: False)
+    run(command, batch_layout(recipe, 1, None), start, alone(), opened, lambda: False)
     opened.close()
     return folder / "checkpoints" / f"step_{updates or recipe.updates:08d}"
 

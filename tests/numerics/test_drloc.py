@@ -18,7 +18,7 @@ from bigvit.layers.stochastic_depth import Order
 from bigvit.models import TokenMap
 from bigvit.objectives import DenseRelativeLocalization
 from bigvit.objectives.drloc import draw, guessed, loss, offsets, pool
-from bigvit.recipe import CrossEntropy, DRLoc, Ramp, Recipe, layout
+from bigvit.recipe import CrossEntropy, DRLoc, Ramp, Recipe, batch_layout
 from bigvit.task import DTYPES, Task
 
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
@@ -178,15 +178,15 @@ def pairs_of(batch: Batch) -> tuple[Tensor, ...]:
 def test_pairs_depend_on_the_position_alone_not_on_ranks_or_micro_batches(tiny: Recipe):
     recipe = with_drloc(tiny, ABSOLUTE)
     task, source = Task(recipe), open_source(recipe.data, "train")
-    whole = next(train_batches(source, recipe, layout(recipe, 1, 24), 0, 0, 5, task.draws))[0]
+    whole = next(train_batches(source, recipe, batch_layout(recipe, 1, 24), 0, 0, 5, task.draws))[0]
     (wanted,) = pairs_of(whole)
     assert wanted.shape == (24, 12, 2) and len(wanted.unique(dim=0)) == 24
     for world in (1, 2, 3):
-        cut = layout(recipe, world, 4)
+        layout = batch_layout(recipe, world, 4)
         parts = [
             pairs_of(batch)[0]
             for rank in range(world)
-            for batch in next(train_batches(source, recipe, cut, rank, 0, 5, task.draws))
+            for batch in next(train_batches(source, recipe, layout, rank, 0, 5, task.draws))
         ]
         assert torch.equal(torch.cat(parts), wanted)
     ((other,),) = task.draws(6, (0, 24)).objectives[1:]

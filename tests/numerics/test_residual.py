@@ -26,7 +26,7 @@ from bigvit.recipe import (
     TFixup,
     UniformLayerScale,
     Unscaled,
-    layout,
+    batch_layout,
 )
 from bigvit.recipe.find import find_recipe
 from bigvit.training.loop import run
@@ -140,7 +140,7 @@ def trained(recipe: Recipe, folder: Path, init: Path | None) -> dict[str, Tensor
     values = Run(run_dir=folder, engine="single", workers=0, init=init and str(init))
     command = Command("fixed", recipe, values, ())
     start, opened = plan_start(command), RunFolder(folder, command, 1)
-    run(command, layout(recipe, 1, None), start, alone(), opened, lambda: False)
+    run(command, batch_layout(recipe, 1, None), start, alone(), opened, lambda: False)
     opened.close()
     return read_checkpoint(folder / "checkpoints" / f"step_{recipe.updates:08d}").model
 

@@ -21,7 +21,7 @@ from bigvit.recipe import (
     TFixup,
     UniformLayerScale,
     Unscaled,
-    layout,
+    batch_layout,
 )
 from bigvit.recipe.check import check_recipe, leaves
 from bigvit.recipe.find import all_recipes
@@ -108,8 +108,8 @@ def assert_values(recipe: Recipe, wanted: dict[str, Any]) -> None:
     check_recipe(recipe)
     found = dict(leaves(recipe))
     assert {path: found[path] for path in wanted} == wanted
-    cut = layout(recipe, 8, None)
-    assert cut.micro_batch == recipe.batch_size // 8
+    layout = batch_layout(recipe, 8, None)
+    assert layout.micro_batch == recipe.batch_size // 8
 
 
 def model_of(recipe: Recipe) -> CaiT:

@@ -4,7 +4,7 @@ from typing import Any
 
 from each import each_of
 
-from bigvit.recipe import Recipe, layout, sides
+from bigvit.recipe import Recipe, batch_layout, sides
 from bigvit.recipe.check import check_recipe, leaves
 from bigvit.recipe.find import all_recipes
 
@@ -324,8 +324,11 @@ def test_it_is_checked_laid_out_and_cited(name: str):
     recipe = RECIPES[name]
     check_recipe(recipe)
     for world in (8, 32):
-        cut = layout(recipe, world, None)
-        assert (cut.batch_size, cut.micro_batch) == (recipe.batch_size, recipe.batch_size // world)
+        layout = batch_layout(recipe, world, None)
+        assert (layout.batch_size, layout.micro_batch) == (
+            recipe.batch_size,
+            recipe.batch_size // world,
+        )
     assert "table" in recipe.source and "6." in recipe.source
     assert ("README_revenge.md" in recipe.source) == name.endswith("_repo")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from each import each_of
 
-from bigvit.recipe import DRLoc, Images, layout
+from bigvit.recipe import DRLoc, Images, batch_layout
 from bigvit.recipe.check import check_recipe
 from bigvit.recipe.find import all_recipes
 
@@ -105,7 +105,7 @@ def test_a_row_of_a_table(name: str):
     assert (loss.hidden_dim, loss.hidden_layers, loss.blocks) == (512, 2, "last")
     assert loss.pooled(plain.model.grid(224)) == (7, 7)
     assert with_loss.data == plain.data and with_loss.model == plain.model
-    assert layout(with_loss, 8, own["batch"] // 8).accumulation == 1
+    assert batch_layout(with_loss, 8, own["batch"] // 8).accumulation == 1
 
 
 @each_of("name", PAIRS)

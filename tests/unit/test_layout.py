@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from each import each_of
 
-from bigvit.recipe import Images, Recipe, StochasticDepth, layout
+from bigvit.recipe import Images, Recipe, StochasticDepth, batch_layout
 from bigvit.recipes.deit3 import deit3_h14_in1k_126
 from bigvit.recipes.digits import digits_vit
 
@@ -41,7 +41,7 @@ def numbers(message: str, before: str, after: str = "") -> list[int]:
 
 def refusal(of: Recipe, world: int, micro: int | None = None) -> str:
     with pytest.raises(ValueError) as refused:
-        layout(of, world, micro)
+        batch_layout(of, world, micro)
     return str(refused.value)
 
 
@@ -49,12 +49,12 @@ def refusal(of: Recipe, world: int, micro: int | None = None) -> str:
 def test_the_spans_of_all_ranks_and_micro_batches_tile_the_batch(batch: int) -> None:
     for world in divisors(batch):
         for micro in (None, *divisors(batch // world)):
-            cut = layout(recipe(batch), world, micro)
-            spans = [cut.span(r, m) for r in range(world) for m in range(cut.accumulation)]
+            layout = batch_layout(recipe(batch), world, micro)
+            spans = [layout.span(r, m) for r in range(world) for m in range(layout.accumulation)]
             assert [i for span in spans for i in range(*span)] == list(range(batch))
-            assert {stop - start for start, stop in spans} == {cut.micro_batch}
-            assert cut.micro_batch == (batch // world if micro is None else micro)
-            assert (cut.world, cut.batch_size) == (world, batch)
+            assert {stop - start for start, stop in spans} == {layout.micro_batch}
+            assert layout.micro_batch == (batch // world if micro is None else micro)
+            assert (layout.world, layout.batch_size) == (world, batch)
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -63,17 +63,17 @@ def test_micro_batches_are_made_of_whole_groups(world: int) -> None:
     accepted = []
     for micro in range(1, 97):
         try:
-            accepted.append(layout(grouped, world, micro).micro_batch)
+            accepted.append(batch_layout(grouped, world, micro).micro_batch)
         except ValueError:
             continue
     assert accepted == [d for d in divisors(96 // world) if d % 8 == 0]
-    assert layout(grouped, world, None).micro_batch == accepted[-1]
+    assert batch_layout(grouped, world, None).micro_batch == accepted[-1]
 
 
 def test_groups_of_stochastic_depth_and_of_mixing_both_count() -> None:
     both = mixed(96, drop_group=8, mix_group=6)
     assert both.groups == {"model.drop_path.group": 8, "data.mix.group": 6}
-    assert layout(both, 2, None).micro_batch == 48
+    assert batch_layout(both, 2, None).micro_batch == 48
     assert numbers(refusal(both, 1, 16), "choose one of") == [24, 48, 96]
 
 
@@ -95,7 +95,7 @@ def test_a_rate_is_grouped_above_a_tenth_and_from_one_of_a_group(
 ) -> None:
     assert recipe(64, rate, group).groups == ({"model.drop_path.group": group} if grouped else {})
     if not grouped:
-        assert layout(recipe(64, rate, group), 64, 1).micro_batch == 1
+        assert batch_layout(recipe(64, rate, group), 64, 1).micro_batch == 1
 
 
 @each_of("rate", [0.125, 0.2, 0.3, 0.5, 0.77])
@@ -116,26 +116,26 @@ def test_a_refused_micro_batch_names_sizes_that_work(batch: int, world: int, mic
     of = recipe(batch)
     offered = numbers(refusal(of, world, micro), "choose one of")
     assert offered
-    assert all(layout(of, world, size).micro_batch == size for size in offered)
+    assert all(batch_layout(of, world, size).micro_batch == size for size in offered)
 
 
 @pytest.mark.parametrize(("batch", "world"), [(64, 3), (100, 7), (2520, 11)])
 def test_a_refused_world_names_worlds_and_batches_that_work(batch: int, world: int) -> None:
     said = refusal(recipe(batch), world)
     worlds = numbers(said, "works on", "ranks")
-    assert worlds and all(layout(recipe(batch), n, None).world == n for n in worlds)
+    assert worlds and all(batch_layout(recipe(batch), n, None).world == n for n in worlds)
     (multiple,) = numbers(said, "a multiple of")
-    assert all(layout(recipe(multiple * k), world, None) for k in range(1, 9))
+    assert all(batch_layout(recipe(multiple * k), world, None) for k in range(1, 9))
 
 
 @pytest.mark.parametrize(("batch", "world"), [(64, 3), (96, 5), (2048, 48)])
 def test_a_refused_world_names_sizes_of_whole_groups(batch: int, world: int) -> None:
     said = refusal(recipe(batch, rate=0.5), world)
     worlds = numbers(said, "works on", "ranks")
-    assert worlds and all(layout(recipe(batch, rate=0.5), n, None).world == n for n in worlds)
+    assert worlds and all(batch_layout(recipe(batch, rate=0.5), n, None).world == n for n in worlds)
     (multiple,) = numbers(said, "a multiple of")
     for k in range(1, 9):
-        layout(recipe(multiple * k, rate=0.5), world, None)
+        batch_layout(recipe(multiple * k, rate=0.5), world, None)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,6 @@ def test_a_share_without_whole_groups_is_refused_with_sizes_that_work(
     worlds, multiples = numbers(said, "works on", "ranks"), numbers(said, "a multiple of")
     assert worlds or multiples, f"no size is named: {said}"
     for n in worlds:
-        layout(of, n, None)
+        batch_layout(of, n, None)
     for multiple in multiples:
-        layout(recipe(multiple, rate=0.5), world, None)
+        batch_layout(recipe(multiple, rate=0.5), world, None)

@@ -20,13 +20,13 @@ from bigvit.checkpoint.manifest import (
     read_manifest,
     step_name,
 )
-from bigvit.checkpoint.save import NotSaved, _tell, save
+from bigvit.checkpoint.save import NotSaved, _write_side_file, save
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
-from bigvit.recipe import Recipe, layout
+from bigvit.recipe import Recipe, batch_layout
 from bigvit.recipe.store import to_json
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import Task
@@ -52,9 +52,9 @@ def fresh(recipe: Recipe = TINY) -> SingleEngine:
 
 def train(engine: SingleEngine, first: int, last: int) -> None:
     """Updates first .. last - 1 of the recipe."""
-    cut = layout(TINY, 1, 12)
+    layout = batch_layout(TINY, 1, 12)
     source = open_source(TINY.data, "train")
-    batches = train_batches(source, TINY, cut, 0, 0, first, engine.task.draws)
+    batches = train_batches(source, TINY, layout, 0, 0, first, engine.task.draws)
     for update in range(first, last):
         engine.update(PREPARE.later(next(batches)), lr=TINY.lr(update) + 1e-3)
 
@@ -370,6 +370,6 @@ def test_rank_0_may_name_a_checkpoint_as_soon_as_the_last_side_file_is_there(
         rename(aside, whole)  # as rank 0 does on another core
 
     monkeypatch.setattr(Path, "rename", rename_and_be_late)
-    _tell(aside / "rank_00001.json", {"file": 1})
+    _write_side_file(aside / "rank_00001.json", {"file": 1})
     assert [path.name for path in whole.iterdir()] == ["rank_00001.json"]
     assert (whole / "rank_00001.json").read_text() == '{"file": 1}'

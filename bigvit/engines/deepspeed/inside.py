@@ -75,10 +75,10 @@ class Inside:
 
     def __init__(self, engine: Any, task: Task, ranks: Ranks) -> None:
         self.engine, self.ranks = engine, ranks
-        self.z: Any = engine.optimizer  # DeepSpeed's wrapper around the optimizer, or itself
-        self.optimizer: torch.optim.Optimizer = getattr(self.z, "optimizer", self.z)
-        self.plain = self.z is self.optimizer  # stage 0 in float32
-        self.kind = "whole" if self.plain else KINDS.get(type(self.z).__name__)
+        self.zero: Any = engine.optimizer  # DeepSpeed's wrapper around the optimizer, or itself
+        self.optimizer: torch.optim.Optimizer = getattr(self.zero, "optimizer", self.zero)
+        self.plain = self.zero is self.optimizer  # stage 0 in float32
+        self.kind = "whole" if self.plain else KINDS.get(type(self.zero).__name__)
         self.names: dict[int, str] = {id(p): name for name, p in task.named_parameters()}
         self.shapes: dict[str, tuple[int, ...]] = {
             name: whole_shape(p) for name, p in task.named_parameters()
@@ -98,7 +98,7 @@ class Inside:
     def _check(self) -> None:
         """Every element of every parameter must lie somewhere, once (or once a rank)."""
         if self.kind is None:
-            self._refuse(type(self.z).__name__)
+            self._refuse(type(self.zero).__name__)
         seen: dict[str, int] = {}
         for part in (*(part for part, _, _ in self._parts()), *self._frozen_slices()):
             seen[part.name] = seen.get(part.name, 0) + part.stop - part.start
@@ -125,7 +125,7 @@ class Inside:
     def set_loss_scale(self, scale: float) -> None:
         """The factor of the losses to come, where DeepSpeed scales them (fp16)."""
         if not self.plain:
-            scaler = self.z.loss_scale_config if self.kind == "whole" else self.z.loss_scaler
+            scaler = self.zero.loss_scale_config if self.kind == "whole" else self.zero.loss_scaler
             scaler.cur_scale = scale
         self.scale = scale
 
@@ -152,17 +152,17 @@ class Inside:
     @property
     def overflow(self) -> bool:
         """Whether DeepSpeed skipped the last update, as its gradient was not finite."""
-        return not self.plain and bool(self.z.overflow)
+        return not self.plain and bool(self.zero.overflow)
 
     def grad_norm(self) -> Tensor | float:
         """Norm of the last gradient before clipping; not finite also where DeepSpeed skipped it."""
         if self.plain:
             return self.norm
-        if self.z.overflow:
+        if self.zero.overflow:
             return float("inf")
         if self.kind == "whole":  # that of the scaled gradient
-            return self.z._global_grad_norm / self.scale
-        return self.z._global_grad_norm
+            return self.zero._global_grad_norm / self.scale
+        return self.zero._global_grad_norm
 
     def begin_norms(self, wanted: bool) -> None:
         """An update begins, whose norms by block are wanted or not."""
@@ -197,8 +197,12 @@ class Inside:
     def _flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]:
         """Each flat tensor, the parameters that it has pieces of, and the ranks with the rest."""
         if self.kind == "flat":
-            for i, flat in enumerate(self.z.single_partition_of_fp32_groups):
-                yield self.z.round_robin_bit16_groups[i], flat, self.z.real_dp_process_group[i]
+            for i, flat in enumerate(self.zero.single_partition_of_fp32_groups):
+                yield (
+                    self.zero.round_robin_bit16_groups[i],
+                    flat,
+                    self.zero.real_dp_process_group[i],
+                )
         if self.kind == "pieces":
             for params, flat in self._sub_groups():
                 yield params, flat, params[0].ds_process_group
@@ -243,15 +247,15 @@ class Inside:
     def _pairs(self) -> list[tuple[Any, Tensor]]:
         """Working and master weights of stage 0, each whole."""
         masters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        workings = masters if self.plain else [p for group in self.z.fp16_groups for p in group]
+        workings = masters if self.plain else [p for group in self.zero.fp16_groups for p in group]
         return list(zip(workings, masters, strict=True))
 
     def _flat_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
-        z = self.z
-        for i, flat in enumerate(z.single_partition_of_fp32_groups):
-            first = dist.get_rank(z.real_dp_process_group[i]) * z.partition_size[i]
-            last = first + z.partition_size[i]
-            params, offsets = z.round_robin_bit16_groups[i], z.round_robin_bit16_offsets[i]
+        zero = self.zero
+        for i, flat in enumerate(zero.single_partition_of_fp32_groups):
+            first = dist.get_rank(zero.real_dp_process_group[i]) * zero.partition_size[i]
+            last = first + zero.partition_size[i]
+            params, offsets = zero.round_robin_bit16_groups[i], zero.round_robin_bit16_offsets[i]
             for p, offset in zip(params, offsets, strict=True):
                 start, stop = max(first, offset), min(last, offset + p.numel())
                 if start < stop:
@@ -269,8 +273,8 @@ class Inside:
                 offset += piece
 
     def _sub_groups(self) -> Iterator[tuple[list[Any], Tensor]]:
-        z = self.z
-        return zip(z.fp16_groups, z.fp32_partitioned_groups_flat, strict=True)
+        zero = self.zero
+        return zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True)
 
     def _part(
         self, p: Any, start: int, stop: int, flat: Tensor, offset: int, writer: bool = True
@@ -293,14 +297,14 @@ class Inside:
         self.engine.micro_steps = taken * self.engine.gradient_accumulation_steps()
         match self.kind:
             case "flat":
-                self.z.update_lp_params()
+                self.zero.update_lp_params()
             case "pieces":
-                self.z.checkpoint_event_prologue()
-                if persistent := self.z.persistent_parameters:
+                self.zero.checkpoint_event_prologue()
+                if persistent := self.zero.persistent_parameters:
                     persistent[0].partition(persistent)
-                for i in range(len(self.z.fp16_groups)):
-                    self.z._reassign_or_swap_out_partitioned_parameters(i)
-                self.z.checkpoint_event_epilogue()
+                for i in range(len(self.zero.fp16_groups)):
+                    self.zero._reassign_or_swap_out_partitioned_parameters(i)
+                self.zero.checkpoint_event_epilogue()
             case _:
                 for working, master in self._pairs():
                     if working is not master:

@@ -45,9 +45,9 @@ def compare_hosts(
         for split, values in index.items():
             facts |= {f"index.{split}.{key}": value for key, value in values.items()}
         facts["pixels of the first batch"] = _pixels(recipe, train, batch)
-    told = ranks.texts(json.dumps(facts))
-    zeros = json.loads(told[0])
-    for rank, text in enumerate(told):
+    answers = ranks.texts(json.dumps(facts))
+    zeros = json.loads(answers[0])
+    for rank, text in enumerate(answers):
         theirs = json.loads(text)
         differing = [key for key in theirs if theirs[key] != zeros[key]]
         if differing:

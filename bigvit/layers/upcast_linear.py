@@ -3,12 +3,12 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bigvit.layers.precision import wide
+from bigvit.layers.precision import upcast
 
 
-class WideLinear(nn.Linear):
+class UpcastLinear(nn.Linear):
     """x W^T + b in float32, or in the type of x where that is wider."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., in) -> (..., out), float32 or wider."""
-        return F.linear(wide(input), wide(self.weight), wide(self.bias))
+        return F.linear(upcast(input), upcast(self.weight), upcast(self.bias))
