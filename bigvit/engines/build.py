@@ -58,14 +58,16 @@ def build_engine(
             task.compile_blocks()
         return task
 
-    if run.engine == "single":
-        from bigvit.engines.single import SingleEngine
+    engine: Engine
+    match run.engine:
+        case "single":
+            from bigvit.engines.single import SingleEngine
 
-        engine: Engine = SingleEngine(build, recipe, ranks)
-    else:
-        from bigvit.engines.deepspeed.engine import DeepSpeedEngine
+            engine = SingleEngine(build, recipe, ranks)
+        case "deepspeed":
+            from bigvit.engines.deepspeed.engine import DeepSpeedEngine
 
-        engine = DeepSpeedEngine(build, recipe, deepspeed_config(recipe, layout, run), ranks)
+            engine = DeepSpeedEngine(build, recipe, deepspeed_config(recipe, layout, run), ranks)
     fill(engine, initial or outline(recipe).initial_weight)
     return engine
 
