@@ -188,8 +188,10 @@ def connect(ranks: Ranks, timeout: float) -> Ranks:
         return ranks
     ranks.at("connecting with the others")
     patience = timedelta(seconds=timeout + MARGIN)
-    backend = "nccl" if ranks.device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=patience)
+    on_gpu = ranks.device.type == "cuda"
+    # a bound device is where NCCL works; alone it has no peer, and would be split for each new group
+    device = ranks.device if on_gpu and ranks.world > 1 else None
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=patience, device_id=device)
     group: Any = dist.new_group(backend="gloo", timeout=patience)
     return replace(ranks, cpu_group=group)
 

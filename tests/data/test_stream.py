@@ -91,8 +91,8 @@ def test_the_stream_holds_every_kind_of_choice(straight: Stream) -> None:
     assert isinstance(RECIPE.data, Images) and isinstance(RECIPE.data.augment, ThreeAugment)
     assert RECIPE.data.mix == Mix(mixup=0.8, cutmix=1.0, switch=0.5, group=8)
     whole = {name: torch.cat([batch[name] for batch in straight]) for name in straight[0]}
-    blended, layout = whole["mix_blend"] < 1, whole["mix_box"].any(dim=1)
-    assert blended.any() and layout.any() and not (blended & layout).any()
+    blended, cut = whole["mix_blend"] < 1, whole["mix_box"].any(dim=1)
+    assert blended.any() and cut.any() and not (blended & cut).any()
     assert len(whole["mix_target"].unique()) > 20  # of 24 groups
     assert len(whole["kept"].unique(dim=0)) > 4
     assert all(np.bincount(batch["ids"]).max() == 3 for batch in straight)

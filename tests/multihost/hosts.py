@@ -163,7 +163,7 @@ class Hosts:
                 process.kill()
         return commands
 
-    def layout(self) -> None:
+    def cut(self) -> None:
         """Take the link between the hosts away."""
         _do("ip", "-n", self._space("n2"), "link", "set", f"{self.link}n2", "down")
 

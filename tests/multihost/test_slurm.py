@@ -50,33 +50,33 @@ def said(run: Path) -> str:
 
 
 def test_a_job_saves_before_its_limit_is_queued_again_and_ends_as_one_in_a_piece(cluster, tmp_path):
-    whole, layout = tmp_path / "whole", tmp_path / "cut"
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
     began = time.monotonic()
     job = end_of(cluster, submit(cluster, whole, *LONG), whole)
     assert state_of(job) == ("COMPLETED", "0:0", "0"), said(whole)
     print(f"in a piece: {time.monotonic() - began:.0f} s")
 
     began = time.monotonic()
-    number = submit(cluster, layout, *LONG)
-    wait_for(layout / "metrics.jsonl")
+    number = submit(cluster, cut, *LONG)
+    wait_for(cut / "metrics.jsonl")
     # its limit comes near: Slurm signals within half a minute
     cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")
     while cluster.job(number)["Restarts"] == "0":
-        assert time.monotonic() < began + 240, said(layout)
+        assert time.monotonic() < began + 240, said(cut)
         time.sleep(0.2)
     cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=10")
-    status = json.loads((layout / "status.json").read_text())
-    assert (status["state"], status["exit_code"]) == ("requeue", 85), said(layout)
-    assert status["update"] == int(checkpoints_of(layout)[-1].name.removeprefix("step_")) > 0
+    status = json.loads((cut / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("requeue", 85), said(cut)
+    assert status["update"] == int(checkpoints_of(cut)[-1].name.removeprefix("step_")) > 0
     print(f"asked to stop, saved at update {status['update']}: {time.monotonic() - began:.0f} s")
-    job = end_of(cluster, number, layout)
-    assert state_of(job) == ("COMPLETED", "0:0", "1"), said(layout)
+    job = end_of(cluster, number, cut)
+    assert state_of(job) == ("COMPLETED", "0:0", "1"), said(cut)
     print(f"queued again and done: {time.monotonic() - began:.0f} s")
 
-    assert f"slurm: requeue at update {status['update']}, from 0" in said(layout)
+    assert f"slurm: requeue at update {status['update']}, from 0" in said(cut)
     logs = sorted(log.name for log in tmp_path.glob("cut*.log"))
     assert logs == ["cut.log", "cut.node0.log", "cut.node1.log"]
-    last = [checkpoints_of(run)[-1] for run in (whole, layout)]
+    last = [checkpoints_of(run)[-1] for run in (whole, cut)]
     assert last[0].name == last[1].name
     assert differing(*last) == []
 
