@@ -189,7 +189,7 @@ def connect(ranks: Ranks, timeout: float) -> Ranks:
     ranks.at("connecting with the others")
     patience = timedelta(seconds=timeout + MARGIN)
     on_gpu = ranks.device.type == "cuda"
-    # a bound device is where NCCL works; alone it has no peer, and would be split for each new group
+    # NCCL is bound to its device; one rank has no peer, and each new group would be a split of it
     device = ranks.device if on_gpu and ranks.world > 1 else None
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=patience, device_id=device)
     group: Any = dist.new_group(backend="gloo", timeout=patience)
