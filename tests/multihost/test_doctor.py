@@ -202,7 +202,7 @@ def test_bigvit_env_carries_values_through_deepspeed_and_ssh(hosts, tmp_path):
     for name in two.NAMES:
         assert f"{name}: <{greeting}>" in output.read_text()
     ask = (
-        "from bigvit.hosts import run_on; import sys; "
+        "from bigvit.hosts.hostfile import run_on; import sys; "
         f"print(run_on(['n1', 'n2'], [sys.executable, {str(script)!r}], 30))"
     )
     said = tmp_path / "said"
