@@ -5,6 +5,7 @@ They run in this process, a few dozen also as a user starts them. Every third is
 with BIGVIT_ALL_INPUT set.
 """
 
+import gc
 import json
 import math
 import os
@@ -103,9 +104,11 @@ def refused(cases: Iterable[Case], folder: Path, capfd: pytest.CaptureFixture[st
             continue
         case.prepare()
         before = listing(folder)
+        gc.disable()  # what other tests left is not the refusal's to collect
         began = time.process_time()
         code = code_of(train.main if case.args[0] == "train" else cli.main, case.args[1:])
         took = time.process_time() - began
+        gc.enable()
         said = capfd.readouterr()
         wrong = [*faults(code, case, said.out, said.err, took)]
         if listing(folder) != before:

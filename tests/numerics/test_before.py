@@ -25,8 +25,11 @@ def test_what_is_drawn_is_what_was_drawn(name: str):
     assert drawn(RECIPES[name]) == BEFORE[name]["drawn"]
 
 
-def test_parameters_and_the_smaller_weights_are_what_they_were():
-    for name in BUILT:
+@pytest.mark.parametrize(
+    "names", [BUILT[::4], pytest.param(BUILT, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_parameters_and_the_smaller_weights_are_what_they_were(names: list[str]):
+    for name in names:
         assert layout(RECIPES[name]) == BEFORE[name]["layout"], name
         assert sums(RECIPES[name]) == pytest.approx(BEFORE[name]["few"], rel=1e-6), name
 
