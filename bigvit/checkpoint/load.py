@@ -35,7 +35,7 @@ def verified(
 
     Args:
         checkpoints: the same on every rank.
-        say: told, on every rank, what is wrong with one, and what is tried next.
+        report: told, on every rank, what is wrong with one, and what is tried next.
 
     Raises:
         Damaged: on every rank; it names a damaged file of each.

@@ -50,7 +50,7 @@ def read_checkpoint(
     Args:
         average: the average of the weights instead of them.
         flag: what asked for it.
-        say: told, on every rank, which checkpoint is damaged and what is taken instead.
+        report: told, on every rank, which checkpoint is damaged and what is taken instead.
 
     Raises:
         Damaged: on every rank; none is whole, and why.

@@ -52,7 +52,7 @@ class BadImages:
         is something to note.
 
         Args:
-            told: the largest of the ranks' flags.
+            flag: the largest of the ranks' flags.
 
         Raises:
             TooManyBad: more than the share, or so many that no replacement was found.

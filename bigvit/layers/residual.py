@@ -43,6 +43,6 @@ def initial_factors(residual: Residual, value: Tensor, generator: torch.Generato
 def scaled(x: Tensor, factors: Tensor | None) -> Tensor:
     """A branch (..., D), in the weights' type, times its factors: float32 or wider, as the residual
     stream is, for 1e-6 of a branch is below bf16's steps (thesis, equations 3.6 and 3.7)."""
-    return (
-        upcast(x) if factors is None else x * upcast(factors)
-    )  # keeps x in its own type for backward
+    if factors is None:
+        return upcast(x)
+    return x * upcast(factors)  # keeps x in its own type for backward

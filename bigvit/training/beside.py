@@ -13,7 +13,7 @@ class Beside:
     works again, in the order in which it was wanted."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
-        """Args: say: told what cannot be written, and that it can be again."""
+        """Args: report: told what cannot be written, and that it can be again."""
         self.report = report
         self.waiting: dict[str, deque[Write]] = {}
 

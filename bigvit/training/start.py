@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bigvit.checkpoint import metrics
 from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.run import Found, checkpoints_of, find_checkpoints, run_of
 from bigvit.recipe import Command
@@ -53,7 +54,7 @@ def plan_start(command: Command) -> Start:
     if folder.exists():
         _refuse_foreign(folder, recipe, allowed)
         checkpoints = checkpoints_of(folder)
-        holds_run = checkpoints or (folder / "metrics.jsonl").exists()
+        holds_run = checkpoints or (folder / metrics.NAME).exists()
         if holds_run and (resume is None or (found.whole and home != folder.resolve())):
             raise ValueError(
                 f"{folder} holds a run already; go on with it by --resume auto, "

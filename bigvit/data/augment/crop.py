@@ -64,9 +64,8 @@ def _draw_resized(
     """
     low, high = crop.scale
     log_low, log_high = math.log(crop.ratio[0]), math.log(crop.ratio[1])
-    for area, ratio, x, y in (
-        keyed_random.uniform(4 * TRIES, "crop", *place).reshape(TRIES, 4).tolist()
-    ):
+    drawn = keyed_random.uniform(4 * TRIES, "crop", *place).reshape(TRIES, 4).tolist()
+    for area, ratio, x, y in drawn:
         pixels = width * height * (low + (high - low) * area)
         ratio = math.exp(log_low + (log_high - log_low) * ratio)
         w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))

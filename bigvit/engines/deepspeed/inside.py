@@ -196,13 +196,10 @@ class Inside:
 
     def _flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]:
         """Each flat tensor, the parameters that it has pieces of, and the ranks with the rest."""
+        zero = self.zero
         if self.kind == "flat":
-            for i, flat in enumerate(self.zero.single_partition_of_fp32_groups):
-                yield (
-                    self.zero.round_robin_bit16_groups[i],
-                    flat,
-                    self.zero.real_dp_process_group[i],
-                )
+            for i, flat in enumerate(zero.single_partition_of_fp32_groups):
+                yield zero.round_robin_bit16_groups[i], flat, zero.real_dp_process_group[i]
         if self.kind == "pieces":
             for params, flat in self._sub_groups():
                 yield params, flat, params[0].ds_process_group
