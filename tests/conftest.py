@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))  # each.py
@@ -31,6 +32,43 @@ class Ended:
 
 
 Launch = Callable[..., Ended]
+
+TOGETHER = ("engines", "multihost")
+"""Folders whose tests share launches, or the hosts: one worker of `pytest -n 2` runs all of one."""
+FIRST = ("engines", "numerics", "multihost", "faults", "data", "unit", "recipes")
+"""What computes stands beside what waits, and what is short evens out the end."""
+
+
+class _ByFile(LoadScopeScheduling):
+    """Gives a worker whole files, or folders; `--dist loadgroup` does nothing on pytest 9.2."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        _, folder, file = nodeid.split("::")[0].split("/")
+        return folder if folder in TOGETHER else f"{folder}/{file}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Part the tests among the workers."""
+    config.option.loadscopereorder = False
+    return _ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests by folder."""
+    items.sort(key=lambda item: FIRST.index(item.path.parent.name))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests ran on two hosts, as a machine may have none."""
+    of_hosts = {
+        outcome: [each for each in reports if "tests/multihost/" in getattr(each, "nodeid", "")]
+        for outcome, reports in terminalreporter.stats.items()
+        if outcome in ("passed", "failed", "skipped", "error")
+    }
+    counts = ", ".join(f"{len(found)} {outcome}" for outcome, found in of_hosts.items() if found)
+    if counts:
+        terminalreporter.write_line(f"multihost: {counts}")
 
 
 def free_port() -> int:

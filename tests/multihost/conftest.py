@@ -20,18 +20,6 @@ def hosts(tmp_path_factory) -> Iterator[two.Hosts]:
         yield made
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
-    """Say how many tests ran on hosts, or why none did."""
-    of_hosts = {
-        outcome: [each for each in reports if "tests/multihost/" in getattr(each, "nodeid", "")]
-        for outcome, reports in terminalreporter.stats.items()
-        if outcome in ("passed", "failed", "skipped", "error")
-    }
-    counts = ", ".join(f"{len(found)} {outcome}" for outcome, found in of_hosts.items() if found)
-    if counts:
-        terminalreporter.write_line(f"multihost: {counts} on two hosts ({two.missing() or 'made'})")
-
-
 @pytest.fixture(autouse=True)
 def nothing_left(request) -> Iterator[None]:
     """What a test leaves running on the hosts is ended, and is its failure."""
