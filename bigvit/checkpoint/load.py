@@ -42,17 +42,14 @@ def verified(
     """
     reasons: list[str] = []
     for i, folder in enumerate(checkpoints):
-        manifest, reason = None, ""
         try:
-            manifest = verify(folder, ranks.rank, ranks.world)
-        except (OSError, Damaged) as error:
-            reason = str(error)
-        reason = ranks.first_text(reason)
-        if manifest is not None and not reason:
+            with ranks.alike(OSError, Damaged, raised=Damaged):
+                manifest = verify(folder, ranks.rank, ranks.world)
             return folder, manifest
-        reasons.append(reason)
+        except Damaged as error:
+            reasons.append(str(error))
         if i + 1 < len(checkpoints):
-            report(f"{reason}; going back to {checkpoints[i + 1]}")
+            report(f"{reasons[-1]}; going back to {checkpoints[i + 1]}")
     raise Damaged("\n  ".join(reasons))
 
 
@@ -63,14 +60,12 @@ def fill(engine: Engine, folder: Path, manifest: Manifest) -> None:
     Raises:
         Damaged: on every rank, before a weight is changed; the checkpoint is of another model.
     """
-    pieces, reason = _by_key(manifest), ""
-    for part in engine.slices():
-        found = pieces.get(f"{part.kind}/{part.name}", [])
-        if not found or found[0].shape != part.shape:
-            reason = f"{folder} holds no {part.kind} of {part.name} {part.shape}"
-            break
-    if reason := engine.ranks.first_text(reason):
-        raise Damaged(reason)
+    pieces = _by_key(manifest)
+    with engine.ranks.alike(Damaged, raised=Damaged):
+        for part in engine.slices():
+            found = pieces.get(f"{part.kind}/{part.name}", [])
+            if not found or found[0].shape != part.shape:
+                raise Damaged(f"{folder} holds no {part.kind} of {part.name} {part.shape}")
     with torch.no_grad(), ExitStack() as opened:
         files = _open(folder, manifest, opened)
         for part in engine.slices():
