@@ -17,17 +17,6 @@ from bigvit.ranks.joining import Ranks
 log = logging.getLogger(__name__)
 
 
-def load(engine: Engine, folder: Path) -> Manifest:
-    """Fill an engine from a checkpoint, after every file was verified. Collective.
-
-    Raises:
-        Damaged: on every rank, before a weight is changed.
-    """
-    _, manifest = verified([folder], engine.ranks)
-    fill(engine, folder, manifest)
-    return manifest
-
-
 def verified(
     checkpoints: Sequence[Path], ranks: Ranks, report: Callable[[str], None] = log.warning
 ) -> tuple[Path, Manifest]:

@@ -237,17 +237,6 @@ class Saver:
         self._stuck = set(stuck)
 
 
-def save(
-    engine: Engine, folder: Path, batch: int, recipe: dict[str, Any], keep: int, skipped: int = 0
-) -> Path:
-    """Write one checkpoint, and return when it is whole. Collective; arguments as `Saver`'s.
-
-    Raises:
-        NotSaved: on every rank.
-    """
-    return Saver(engine, folder, recipe, keep, background=False).save(batch, skipped)
-
-
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
     """Write tensors as a safetensors file, hashed in the same pass, and flush it to the disk."""
     header: dict[str, Any] = {}

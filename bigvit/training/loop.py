@@ -215,7 +215,8 @@ class Training:
             last = stop or self._ends(place)
             if last:
                 self._settle(self.saver.wait)
-            if not is_saved and (last or self._save_due(place, first)):
+            save_due = place.batch > first.batch and place.batch % options.checkpoint_every == 0
+            if not is_saved and (last or save_due):
                 self.ranks.at(f"saving update {place.batch}")
                 saving = partial(self._save, place, due)
                 saving() if last else self._settle(saving)
@@ -232,9 +233,6 @@ class Training:
     def _ends(self, place: Place) -> bool:
         """Whether training ends here by itself."""
         return place.batch in (self.recipe.updates, self.options.stop_after)
-
-    def _save_due(self, place: Place, first: Place) -> bool:
-        return place.batch > first.batch and place.batch % self.options.checkpoint_every == 0
 
     def _save(self, place: Place, due: bool) -> None:
         losses = self.guard.losses if self.guard is not None else ()
