@@ -120,10 +120,10 @@ class Ranks:
 
     @contextlib.contextmanager
     def alike(self, *met: type[Exception], raised: Callable[[str], Exception]) -> Generator[None]:
-        """What one rank meets in here, all raise, by the words of the first that has. Collective.
+        """What a rank meets in here, all raise: by their own words, or the first one's. Collective.
 
         Args:
-            raised: makes of those words what all raise.
+            raised: makes of the words what is raised.
         """
         reason = ""
         try:
