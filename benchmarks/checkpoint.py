@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import Row, arguments, interleaved, ratio, report
-from bigvit.checkpoint.load import load
+from bigvit.checkpoint.load import fill, verified
 from bigvit.checkpoint.save import Saver
 from bigvit.engines.build import build_engine
 from bigvit.engines.engine import Engine
@@ -67,7 +67,7 @@ def main() -> int:
             clock=time.perf_counter,
         )
         began = time.perf_counter()
-        load(engine, folder / f"step_{len(stall):08d}")
+        fill(engine, *verified([folder / f"step_{len(stall):08d}"], engine.ranks))
         loading = time.perf_counter() - began
     found, peer = (
         ratio(stall[1:], seconds["copy"]),  # the first round is not counted

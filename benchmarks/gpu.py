@@ -81,9 +81,9 @@ def engine(s: Scale, recipe: Recipe, share: float = 0.0) -> SingleEngine:
 
     def build() -> Task:
         task = Task(recipe)
-        task.recompute(share)
+        task.model.recompute(share)
         if s.device.type == "cuda":
-            task.compile_blocks()
+            task.model.compile_blocks()
         return task
 
     made = SingleEngine(build, recipe, alone())

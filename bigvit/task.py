@@ -48,14 +48,6 @@ class Task(nn.Module):
         kept = self.state_dict().keys()
         return {name: buffer for name, buffer in self.named_buffers() if name in kept}
 
-    def recompute(self, share: float) -> None:
-        """Recompute this share of the blocks in backward. Changes no result."""
-        self.model.recompute(share)
-
-    def compile_blocks(self) -> None:
-        """Compile each block; after `recompute`, which it must see. Names stay."""
-        self.model.compile_blocks()
-
     def forward(self, inputs: Inputs | Tensor) -> dict[str, Tensor]:
         """The weighted losses of a training micro-batch, float32 scalars by name.
 

@@ -12,8 +12,9 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn
 
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.data.check import check_data
@@ -22,7 +23,7 @@ from bigvit.ranks.starting import Starting
 from bigvit.ranks.stopping import StopRequest
 from bigvit.recipe import Command, Layout, batch_layout
 from bigvit.recipe.parse import parse
-from bigvit.training.run_folder import STOPPED, RunFolder, State
+from bigvit.training.run_folder import STOPPED, RunFolder
 from bigvit.training.start import WAY_OUT, Refused, Start, plan_start
 
 AGAIN = 5  # times that a run folder is tried to be opened, to say how a run ended
@@ -56,7 +57,7 @@ def _main(args: Sequence[str] | None, stop: StopRequest, starting: Starting) -> 
         return _refuse("", rank) if done.code else DONE
     stop.max_minutes = command.run.max_minutes
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
-    starting.checked(lambda reason, code: _record_end(command, start, world, reason, code))
+    starting.checked(partial(_record_end, command, start, world))
     return _train(command, layout, start, stop, starting)
 
 
@@ -86,21 +87,21 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
 
 
 def _check_init(command: Command) -> None:
-    init, wanted = command.run.init, command.recipe.starts_from
-    if wanted is not None and init is None:
-        raise ValueError(
-            f"{command.name} starts from the weights of {wanted}; give them by --init: a run, "
-            "checkpoint, export, .safetensors or .pth file, or timm:NAME"
-        )
-    grid = command.run.init_grid
-    if init is None and (command.run.init_ema or grid is not None):
-        flag = "--init-ema" if command.run.init_ema else "--init-grid"
-        raise ValueError(f"{flag}: there is no --init whose weights it is about; leave it out")
-    if init is not None and wanted is None:
+    run, wanted = command.run, command.recipe.starts_from
+    if (init := run.init) is None:
+        if wanted is not None:
+            raise ValueError(
+                f"{command.name} starts from the weights of {wanted}; give them by --init: a run, "
+                "checkpoint, export, .safetensors or .pth file, or timm:NAME"
+            )
+        if run.init_ema or run.init_grid is not None:
+            flag = "--init-ema" if run.init_ema else "--init-grid"
+            raise ValueError(f"{flag}: there is no --init whose weights it is about; leave it out")
+    elif wanted is None:
         raise ValueError(
             f"--init {init}: {command.name} trains from scratch; --starts-from NAME changes that"
         )
-    if init is not None and not init.startswith("timm:"):
+    elif not init.startswith("timm:"):
         if not Path(init).exists():
             raise ValueError(f"--init {init}: there is no such file or folder")
         if not Path(init).is_file() and not Path(init).is_dir():
@@ -122,7 +123,7 @@ def _train(
     from bigvit.training.ahead import RankFailed
     from bigvit.training.loop import run
     from bigvit.training.loss_guard import LossJumped
-    from bigvit.training.same_hosts import blind_to
+    from bigvit.training.same_hosts import check_seen_by_all
 
     try:
         ranks = meet_ranks(command.run)
@@ -131,7 +132,7 @@ def _train(
         starting.leave(str(error), error.code)
         _record_end(command, start, layout.world, str(error), error.code)
         return _refuse(str(error), starting.local, error.code)
-    watch.on_end = lambda why, code: _record_end(command, start, ranks.world, why, code)
+    watch.on_end = partial(_record_end, command, start, ranks.world)
     starting.met(watch.over)
     try:
         ranks = connect(ranks, command.run.timeout)
@@ -140,39 +141,27 @@ def _train(
         watch.failed(reason.removeprefix(f"{ranks.name(ranks.rank)} "))
         _record_end(command, start, ranks.world, reason, CRASHED)
         return _refuse(reason, starting.local, CRASHED)
-    folder, problem = None, ""
-    code, reason = BAD_INPUT, ""
+    folder, code, reason = None, DONE, ""
     try:
-        try:
+        with ranks.alike(ValueError, raised=Refused):
             engines.check_device(command.recipe, command.run, ranks.device.type)
             if ranks.rank == 0:
                 folder = opened = RunFolder(start.folder, command, ranks.world)
                 stop.asked_by_file = lambda: opened.asked_to_stop
-                watch.on_end = lambda why, code: opened.write_status(_state(code), code, why)
-        except ValueError as error:
-            problem = str(error)
-        if not ranks.agree(bool(problem)) and (blind := blind_to(start.folder, ranks)):
-            problem = f"--run-dir {start.folder}: {blind}"
-        stopped = folder is not None and folder.asked_to_stop
-        refused, stopped = ranks.agree_each([bool(problem), stopped])
-        if refused:
-            raise Refused(problem)
-        if stopped:  # asked for when no job had the folder: this one honours it
+                watch.on_end = lambda why, code: opened.write_status(code, why)
+        check_seen_by_all(start.folder, ranks)
+        if ranks.agree(folder is not None and folder.asked_to_stop):  # when no job had the folder
             code, reason = REQUEUE, f"{STOPPED}, before the start"
-        else:
-            outcome = run(command, layout, start, ranks, folder, stop.asked)
+        elif run(command, layout, start, ranks, folder, stop.asked) == "requeue":
             asked = f"{stop.reason}, rank {ranks.rank}" if stop.reason else ""
-            reason = "" if outcome == "done" else ranks.first_text(asked) or "--stop-after"
-            code = DONE if outcome == "done" else REQUEUE
+            code, reason = REQUEUE, ranks.first_text(asked) or "--stop-after"
     except Damaged as error:
-        reason = f"--resume {command.run.resume}: {error}; {WAY_OUT}"
+        code, reason = BAD_INPUT, f"--resume {command.run.resume}: {error}; {WAY_OUT}"
     except (Refused, Unfit) as error:
-        reason = str(error)
+        code, reason = BAD_INPUT, str(error)
     except (NotFinite, LossJumped, TooManyBad) as error:
         code, reason = STOPPED_ITSELF, str(error)
-    except NotSaved as error:
-        code, reason = CRASHED, str(error)
-    except RankFailed as error:
+    except (NotSaved, RankFailed) as error:
         if (cause := error.__cause__) is not None and not isinstance(cause, OSError):
             traceback.print_exception(cause)
         code, reason = CRASHED, str(error)
@@ -186,21 +175,25 @@ def _train(
         code = CRASHED
     watch.ending()
     if folder is not None:
-        if code != BAD_INPUT:  # of which nothing was changed: its status stays as it was
-            _write_status(folder, _state(code), code, reason)
-        if code in (DONE, REQUEUE):
-            why = f" ({reason})" if reason else ""
-            print(f"{_state(code)}: update {folder.update}, {folder.path}{why}", flush=True)
-        elif code != BAD_INPUT:
-            print(f"error: {reason}", file=sys.stderr, flush=True)
-        folder.close()
+        _end(folder, code, reason)
     watch.leave("" if code in (DONE, REQUEUE) else reason, code)
     return _refuse(reason, ranks.rank) if code == BAD_INPUT else code
 
 
-def _state(code: int) -> State:
-    states: dict[int, State] = {DONE: "done", REQUEUE: "requeue"}
-    return states.get(code, "error")
+def _end(folder: RunFolder, code: int, reason: str) -> None:
+    """Say in its folder, and to a person, how a run ended. What was refused changed nothing there:
+    its status stays as it was."""
+    if code != BAD_INPUT:
+        try:
+            folder.write_status(code, reason)
+        except OSError as error:  # of a full disk: it ends like that, too
+            print(f"warning: status.json cannot be written ({error})", file=sys.stderr, flush=True)
+        if code in (DONE, REQUEUE):
+            why = f" ({reason})" if reason else ""
+            print(f"{folder.state}: update {folder.update}, {folder.path}{why}", flush=True)
+        else:
+            print(f"error: {reason}", file=sys.stderr, flush=True)
+    folder.close()
 
 
 def _record_end(command: Command, start: Start, world: int, reason: str, code: int) -> None:
@@ -213,19 +206,11 @@ def _record_end(command: Command, start: Start, world: int, reason: str, code: i
             folder = RunFolder(start.folder, command, world)
             try:
                 if folder.state != "done":
-                    folder.write_status(_state(code), code, reason)
+                    folder.write_status(code, reason)
             finally:
                 folder.close()
             return
         time.sleep(0.2)
-
-
-def _write_status(folder: RunFolder, state: State, code: int, reason: str) -> None:
-    """Write why the run ended. It ends like that, too, where the disk is full."""
-    try:
-        folder.write_status(state, code, reason)
-    except OSError as error:
-        print(f"warning: status.json cannot be written ({error})", file=sys.stderr, flush=True)
 
 
 def _refuse_early(message: str, starting: Starting) -> int:
@@ -254,17 +239,15 @@ def _silence() -> Iterator[None]:
         yield
 
 
-class Unbroken(io.TextIOBase):
-    """Text that cannot be written is dropped: a run outlives the pipe or terminal that it talks to,
-    and the disk that its output fills."""
+class Unbroken:
+    """A stream that drops text that cannot be written: a run outlives the pipe or terminal that it
+    talks to, and the disk that its output fills."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Any) -> None:
         self.stream = stream
 
-    @property
-    def encoding(self) -> str:  # pyright: ignore
-        """Without one tyro draws its boxes in ASCII."""
-        return self.stream.encoding
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -275,16 +258,11 @@ class Unbroken(io.TextIOBase):
         with contextlib.suppress(OSError):
             self.stream.flush()
 
-    def fileno(self) -> int:
-        return self.stream.fileno()
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
 
 def run_and_end() -> NoReturn:
     """`main`, and the end of the process."""
-    sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
+    streams: Any = Unbroken(sys.stdout), Unbroken(sys.stderr)
+    sys.stdout, sys.stderr = streams
     code = main()
     if "torch" not in sys.modules:
         sys.exit(code)

@@ -17,17 +17,6 @@ from bigvit.ranks.joining import Ranks
 log = logging.getLogger(__name__)
 
 
-def load(engine: Engine, folder: Path) -> Manifest:
-    """Fill an engine from a checkpoint, after every file was verified. Collective.
-
-    Raises:
-        Damaged: on every rank, before a weight is changed.
-    """
-    _, manifest = verified([folder], engine.ranks)
-    fill(engine, folder, manifest)
-    return manifest
-
-
 def verified(
     checkpoints: Sequence[Path], ranks: Ranks, report: Callable[[str], None] = log.warning
 ) -> tuple[Path, Manifest]:
@@ -42,17 +31,14 @@ def verified(
     """
     reasons: list[str] = []
     for i, folder in enumerate(checkpoints):
-        manifest, reason = None, ""
         try:
-            manifest = verify(folder, ranks.rank, ranks.world)
-        except (OSError, Damaged) as error:
-            reason = str(error)
-        reason = ranks.first_text(reason)
-        if manifest is not None and not reason:
+            with ranks.alike(OSError, Damaged, raised=Damaged):
+                manifest = verify(folder, ranks.rank, ranks.world)
             return folder, manifest
-        reasons.append(reason)
+        except Damaged as error:
+            reasons.append(str(error))
         if i + 1 < len(checkpoints):
-            report(f"{reason}; going back to {checkpoints[i + 1]}")
+            report(f"{reasons[-1]}; going back to {checkpoints[i + 1]}")
     raise Damaged("\n  ".join(reasons))
 
 
@@ -63,14 +49,12 @@ def fill(engine: Engine, folder: Path, manifest: Manifest) -> None:
     Raises:
         Damaged: on every rank, before a weight is changed; the checkpoint is of another model.
     """
-    pieces, reason = _by_key(manifest), ""
-    for part in engine.slices():
-        found = pieces.get(f"{part.kind}/{part.name}", [])
-        if not found or found[0].shape != part.shape:
-            reason = f"{folder} holds no {part.kind} of {part.name} {part.shape}"
-            break
-    if reason := engine.ranks.first_text(reason):
-        raise Damaged(reason)
+    pieces = _by_key(manifest)
+    with engine.ranks.alike(Damaged, raised=Damaged):
+        for part in engine.slices():
+            found = pieces.get(f"{part.kind}/{part.name}", [])
+            if not found or found[0].shape != part.shape:
+                raise Damaged(f"{folder} holds no {part.kind} of {part.name} {part.shape}")
     with torch.no_grad(), ExitStack() as opened:
         files = _open(folder, manifest, opened)
         for part in engine.slices():

@@ -89,17 +89,13 @@ def read_checkpoint(
 
 def _listed(path: Path, ranks: Ranks, report: Callable[[str], None]) -> list[Path]:
     """The checkpoints to try, newest first, as rank 0 sees them. Collective."""
-    names, problem = "", ""
-    if ranks.rank == 0:
-        try:
+    names = ""
+    with ranks.alike(OSError, ValueError, raised=ValueError):
+        if ranks.rank == 0:
             found = find_checkpoints(path)
             names = "\n".join(str(each.relative_to(path)) for each in found.whole)
             for reason in found.damaged:
                 report(f"{reason}; going back to {found.whole[0]}")
-        except (OSError, ValueError) as error:
-            problem = str(error)
-    if problem := ranks.first_text(problem):
-        raise ValueError(problem)
     return [path / name for name in ranks.first_text(names).split("\n")]
 
 

@@ -11,7 +11,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -190,12 +190,12 @@ class _Unpickler(pickle.Unpickler):
         if module_name == "torch" and global_name in TYPES:
             return TYPES[global_name]
         made: dict[str, Callable[..., Any]] = {
-            "torch._utils._rebuild_tensor": self._tensor,
-            "torch._utils._rebuild_tensor_v2": self._tensor,
-            "torch._utils._rebuild_tensor_v3": self._typed,
-            "torch._utils._rebuild_parameter": self._parameter,
-            "torch._utils._rebuild_parameter_with_state": self._parameter,
-            "torch._tensor._rebuild_from_type_v2": self._with_attributes,
+            "torch._utils._rebuild_tensor": _tensor,
+            "torch._utils._rebuild_tensor_v2": _tensor,
+            "torch._utils._rebuild_tensor_v3": lambda *args: replace(_tensor(*args), dtype=args[6]),
+            "torch._utils._rebuild_parameter": lambda data, *_: data,
+            "torch._utils._rebuild_parameter_with_state": lambda data, *_: data,
+            "torch._tensor._rebuild_from_type_v2": lambda make, kind, args, state: make(*args),
         }
         # each time another, so that a file cannot give one to the next
         return made.get(name) or type("Inert", (Inert,), {})
@@ -211,17 +211,6 @@ class _Unpickler(pickle.Unpickler):
             case _:
                 return Inert()
 
-    def _tensor(self, storage: Storage, offset: int, shape: Any, stride: Any, *_: Any) -> Any:
-        return Stored(storage, storage.dtype, offset, tuple(shape), tuple(stride))
 
-    def _typed(
-        self, storage: Storage, offset: int, shape: Any, stride: Any, _: Any, __: Any, dtype: Any,
-        *___: Any,
-    ) -> Any:  # fmt: skip
-        return Stored(storage, dtype, offset, tuple(shape), tuple(stride))
-
-    def _parameter(self, data: Any, *_: Any) -> Any:
-        return data
-
-    def _with_attributes(self, make: Any, _: Any, args: Any, __: Any) -> Any:
-        return make(*args)
+def _tensor(storage: Storage, offset: int, shape: Any, stride: Any, *_: Any) -> Stored:
+    return Stored(storage, storage.dtype, offset, tuple(shape), tuple(stride))

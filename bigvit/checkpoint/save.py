@@ -7,7 +7,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -237,17 +237,6 @@ class Saver:
         self._stuck = set(stuck)
 
 
-def save(
-    engine: Engine, folder: Path, batch: int, recipe: dict[str, Any], keep: int, skipped: int = 0
-) -> Path:
-    """Write one checkpoint, and return when it is whole. Collective; arguments as `Saver`'s.
-
-    Raises:
-        NotSaved: on every rank.
-    """
-    return Saver(engine, folder, recipe, keep, background=False).save(batch, skipped)
-
-
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
     """Write tensors as a safetensors file, hashed in the same pass, and flush it to the disk."""
     header: dict[str, Any] = {}
@@ -265,7 +254,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
     hasher = xxhash.xxh3_128()
     with path.open("wb") as file:
         for block in (len(text).to_bytes(8, "little"), text, *map(_bytes, tensors.values())):
-            for chunk in _chunks(block):
+            for start in range(0, len(block), CHUNK):
+                chunk = memoryview(block)[start : start + CHUNK]  # hashed while still in the cache
                 file.write(chunk)
                 hasher.update(chunk)
         file.flush()
@@ -275,13 +265,6 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
 
 def _bytes(tensor: Tensor) -> Any:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-
-
-def _chunks(block: bytes | memoryview) -> Iterator[memoryview]:
-    """Pieces that are still in the cache when they are read the second time."""
-    view = memoryview(block)
-    for start in range(0, len(view), CHUNK):
-        yield view[start : start + CHUNK]
 
 
 def _file_of(rank: int) -> str:

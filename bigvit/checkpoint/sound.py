@@ -4,6 +4,7 @@ were spoiled before anything was not finite."""
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -43,15 +44,13 @@ def newest_sound(run: Path, ranks: Ranks) -> tuple[Path | None, list[str]]:
         losses = _losses(run / metrics.NAME)
     names = ranks.first_text(names)
     newest = [run / "checkpoints" / name for name in reversed(names.split())]
-    weighed: dict[Path, Weighed] = {}
+    weigh = cache(partial(_weigh, ranks=ranks))
     reasons: list[str] = []
     for path, older in zip(newest, [*newest, None][1:], strict=True):
-        for each in (path, older):
-            if each is not None and each not in weighed:
-                weighed[each] = _weigh(each, ranks)
-        size, before = weighed[path].size, weighed[older].size if older else math.nan
-        fault = weighed[path].fault or ranks.first_text(_risen(losses, batch_of(path)))
-        if not fault and older and not weighed[older].fault and size > GROWTH * before:
+        fault, size = weigh(path)
+        unfit, before = weigh(older) if older else Weighed("", math.nan)
+        fault = fault or ranks.first_text(_risen(losses, batch_of(path)))
+        if not fault and not unfit and size > GROWTH * before:
             fault = f"its weights have grown from {before:.2g} to {size:.2g} (root mean square)"
         if not fault:
             return path, reasons

@@ -53,9 +53,9 @@ def build_engine(
 
     def build() -> Task:
         task = Task(recipe)
-        task.recompute(run.checkpoint_activations)
+        task.model.recompute(run.checkpoint_activations)
         if run.compile:
-            task.compile_blocks()
+            task.model.compile_blocks()  # after `recompute`, which it must see
         return task
 
     engine: Engine

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -117,6 +117,21 @@ class Ranks:
             encoded = text.encode()[:1000]
             said[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
         return bytes(self.sum(said).tolist()).rstrip(b"\0").decode(errors="replace")
+
+    @contextlib.contextmanager
+    def alike(self, *met: type[Exception], raised: Callable[[str], Exception]) -> Generator[None]:
+        """What a rank meets in here, all raise: by their own words, or the first one's. Collective.
+
+        Args:
+            raised: makes of the words what is raised.
+        """
+        reason = ""
+        try:
+            yield
+        except met as error:
+            reason = str(error) or repr(error)
+        if first := self.first_text(reason):
+            raise raised(reason or first)
 
     def texts(self, text: str) -> list[str]:
         """The text of every rank, at most 2,000 bytes each. Collective."""

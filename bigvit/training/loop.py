@@ -59,7 +59,7 @@ def run(
             checkpoint is whole.
     """
     recipe, options = command.recipe, command.run
-    report = partial(print, flush=True) if folder is not None else _silent
+    report = partial(print, flush=True) if folder is not None else lambda _: None
     found = _checkpoint(start, ranks, report)
     train_set, test_set = open_splits(recipe.data, options.data_root)
     first, due, losses = Place(0, 0), False, ()
@@ -67,9 +67,7 @@ def run(
         manifest = found[1]
         first, losses = Place(manifest.batch, manifest.update), manifest.losses
         due = manifest.evaluation_due and test_set is not None
-    reason, index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
-    if reason:
-        raise Refused(reason)
+    index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
     _check_data(index, found, options.allow_change, ranks)
     initial = _given(command, ranks, report) if found is None else None
     report(recipe.model.drop_path.summary(recipe.model.branches))
@@ -83,7 +81,10 @@ def run(
         fill(engine, path, manifest)
         if older := left_out(manifest.recipe):
             report(f"{path}: {older}")
-    _accept(folder, ranks)
+    unwritable = f"--run-dir {start.folder} cannot be written to"
+    with ranks.alike(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
+        if folder is not None:
+            folder.accept()
     saver = Saver(
         engine,
         start.folder / "checkpoints",
@@ -107,22 +108,6 @@ def run(
         raise
     finally:
         progress.close()
-
-
-def _accept(folder: RunFolder | None, ranks: Ranks) -> None:
-    """Every check has passed: the run folder says what is run. Collective."""
-    reason = ""
-    if folder is not None:
-        try:
-            folder.accept()
-        except OSError as error:
-            reason = f"--run-dir {folder.path} cannot be written to: {error}"
-    if reason := ranks.first_text(reason):
-        raise Refused(reason)
-
-
-def _silent(_: str) -> None:
-    """What the other ranks say."""
 
 
 def _checkpoint(
@@ -149,16 +134,11 @@ def _check_data(
     ranks: Ranks,
 ) -> None:
     """Refuse data that are not those of the checkpoint. Collective."""
-    reason = ""
-    if ranks.rank == 0 and found is not None and (before := found[1].data) is not None:
-        try:
+    with ranks.alike(Refused, raised=Refused):
+        if ranks.rank == 0 and found is not None and (before := found[1].data) is not None:
             what = f"{found[0]} is of a run on other data"
             before, now = shared(before, index), shared(index, before)
             refuse_changes({"index": before}, {"index": now}, allowed, what)
-        except Refused as error:
-            reason = str(error)
-    if reason := ranks.first_text(reason):
-        raise Refused(reason)
 
 
 def _given(command: Command, ranks: Ranks, report: Callable[[str], None]) -> Initial | None:
@@ -169,13 +149,8 @@ def _given(command: Command, ranks: Ranks, report: Callable[[str], None]) -> Ini
     ranks.at(f"reading --init {options.init}")
     given = read_init(options.init, options.init_ema, options.init_grid, ranks)
     task, grid = outline(recipe), recipe.model.grid(recipe.data.image_size)
-    reason, weights, done = "", {}, None
-    try:
+    with ranks.alike(Unfit, raised=Unfit):
         weights, done = fitted(given, task.model, grid, recipe.resampling)
-    except Unfit as error:
-        reason = str(error)
-    if reason := ranks.first_text(reason):
-        raise Unfit(reason)
     taken = {name: w for name, w in weights.items() if task.model.takes(name)}
     some = [f"{len(taken)} of {len(weights)} are taken"] * (len(taken) < len(weights))
     report(f"weights of {options.init}: {', '.join([*given.notes, str(done), *some])}")
@@ -232,7 +207,7 @@ class Training:
         )
         ahead = self._fetch(batches, first)
         while True:
-            agreed = self._agreed(ahead, place)
+            agreed = self._heeded(ahead.agreed(), f"reading batch {place.batch + 1}", ahead.error)
             stop = bool(agreed.stop)
             if due and not stop:
                 due = stop = not self._evaluated(place)
@@ -240,7 +215,8 @@ class Training:
             last = stop or self._ends(place)
             if last:
                 self._settle(self.saver.wait)
-            if not is_saved and (last or self._save_due(place, first)):
+            save_due = place.batch > first.batch and place.batch % options.checkpoint_every == 0
+            if not is_saved and (last or save_due):
                 self.ranks.at(f"saving update {place.batch}")
                 saving = partial(self._save, place, due)
                 saving() if last else self._settle(saving)
@@ -257,9 +233,6 @@ class Training:
     def _ends(self, place: Place) -> bool:
         """Whether training ends here by itself."""
         return place.batch in (self.recipe.updates, self.options.stop_after)
-
-    def _save_due(self, place: Place, first: Place) -> bool:
-        return place.batch > first.batch and place.batch % self.options.checkpoint_every == 0
 
     def _save(self, place: Place, due: bool) -> None:
         losses = self.guard.losses if self.guard is not None else ()
@@ -283,19 +256,16 @@ class Training:
         )
         return Ahead(micro, error, self.ranks.agree_later(agreed))
 
-    def _agreed(self, ahead: Ahead, place: Place) -> Agreed:
+    def _heeded(self, flags: Sequence[int], doing: str, error: Exception | None) -> Agreed:
         """What the ranks have agreed on. Collective; also finds out that a checkpoint cannot be
-        written, or a batch not be read."""
-        agreed = Agreed(*ahead.agreed())
-        self._heed(agreed, f"reading batch {place.batch + 1}", ahead.error)
-        return agreed
-
-    def _heed(self, agreed: Agreed, doing: str, error: Exception | None) -> None:
+        written, or that a rank's images cannot be read, and why where it is this one's."""
+        agreed = Agreed(*flags)
         if agreed.unsaved:
             self._settle(self.saver.wait)
         self._report_saved()
         if agreed.failed:
             raise_on_all(self.ranks, doing, error)
+        return agreed
 
     def _settle(self, saving: Callable[[], object]) -> None:
         """Save, or wait for it; a failure ends the run, or is only said, as chosen."""
@@ -370,8 +340,7 @@ class Training:
         except Exception as failure:
             error = failure
         flags = [self.stop_requested(), self.saver.failed, error is not None]
-        agreed = Agreed(*self.ranks.agree_each(flags))
-        self._heed(agreed, "evaluating", error)
+        agreed = self._heeded(self.ranks.agree_each(flags), "evaluating", error)
         if agreed.stop and batch is not None:
             raise Interrupted
         return batch

@@ -108,7 +108,7 @@ class Progress:
         self.beside.write("TensorBoard's log", write)
 
     def _status(self, folder: RunFolder) -> None:
-        self.beside.write("status.json", partial(folder.write_status, "running"), kept=1)
+        self.beside.write("status.json", folder.write_status, kept=1)
 
     def evaluated(self, place: Place, counts: Counts, averaged: Counts | None) -> None:
         """The test images were counted, by the weights and, where asked for, by their average."""

@@ -13,9 +13,10 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bigvit.checkpoint import metrics
 from bigvit.checkpoint.files import append, write_json
@@ -23,7 +24,9 @@ from bigvit.recipe import Command
 from bigvit.recipe.store import to_json
 from bigvit.recipe.words import read_json
 
-State = Literal["running", "done", "requeue", "error"]
+STATES = {None: "running", 0: "done", 85: "requeue"}
+"""What a run's exit code means; any other is an error."""
+
 STATUS = {
     "state": (str,),
     "update": (int,),
@@ -71,7 +74,7 @@ class RunFolder:
                 pass
         except OSError as error:
             raise ValueError(f"--run-dir {path} cannot be written to: {error}") from None
-        self.state, self.update = "", 0  # as the job before said; updates applied
+        self.state, self.update = "", 0  # as was said last, at first by the job before; applied
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             before = read_json(path / "status.json")
             self.state, self.update = str(before["state"]), int(before["update"])
@@ -153,11 +156,12 @@ class RunFolder:
         write_json(self.path / "recipe.json", description)
         self.accepted = True
 
-    def write_status(self, state: State, exit_code: int | None = None, reason: str = "") -> None:
-        """Write status.json: what the run does, or why it ended. A request to stop that was
+    def write_status(self, exit_code: int | None = None, reason: str = "") -> None:
+        """Write status.json: that the run goes on, or why it ended. A request to stop that was
         honoured, or came when all was done, is forgotten."""
+        self.state = STATES.get(exit_code, "error")
         value = {
-            "state": state,
+            "state": self.state,
             "update": self.update,
             "exit_code": exit_code,
             "reason": reason,
@@ -167,7 +171,7 @@ class RunFolder:
         }
         with self._saying:  # the thread that watches other ranks may have something to say, too
             write_json(self.path / "status.json", value)
-        if state == "done" or state == "requeue" and reason.startswith(STOPPED):
+        if self.state == "done" or self.state == "requeue" and reason.startswith(STOPPED):
             with contextlib.suppress(OSError):  # it is said in any case
                 (self.path / "stop").unlink()
 
@@ -261,14 +265,9 @@ def _git_revision() -> str | None:
     """The revision of the checkout that bigvit runs from, '+' behind it where it was changed."""
     here = Path(__file__).resolve().parent
 
-    def git(*args: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", *args], cwd=here, capture_output=True, text=True, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    revision = git("rev-parse", "HEAD")
-    return revision and revision + ("+" if git("status", "--porcelain") else "")
+    ask = partial(subprocess.run, cwd=here, capture_output=True, text=True, timeout=10, check=True)
+    revision = None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        revision = ask(["git", "rev-parse", "HEAD"]).stdout.strip()
+        revision += "+" * bool(ask(["git", "status", "--porcelain"]).stdout)
+    return revision

@@ -22,6 +22,7 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import digest
 from bigvit.training.run_folder import PACKAGES
+from bigvit.training.start import Refused
 
 DECODED = 8  # images of the first batch that every host decodes
 SEEN = 10.0  # seconds in which a new file must be seen on every host
@@ -29,11 +30,14 @@ SEEN = 10.0  # seconds in which a new file must be seen on every host
 
 def compare_hosts(
     recipe: Recipe, train: Source, test: Source | None, batch: int, ranks: Ranks
-) -> tuple[str, dict[str, Any]]:
-    """How a host differs from rank 0's, or ''; and on rank 0 what the data are. Collective.
+) -> dict[str, Any]:
+    """On rank 0 what the data are. Collective.
 
     Args:
         batch: global batches consumed before the first one.
+
+    Raises:
+        Refused: on every rank; how a host differs from rank 0's.
     """
     index: dict[str, Any] = {}
     facts: dict[str, Any] = {}
@@ -52,11 +56,11 @@ def compare_hosts(
         differing = [key for key in theirs if theirs[key] != zeros[key]]
         if differing:
             what = ", ".join(f"{key} is {theirs[key]}, not {zeros[key]}" for key in differing)
-            return (
+            raise Refused(
                 f"{ranks.name(rank)} differs from {ranks.name(0)}: {what}; every host needs the "
                 "same packages, recipe and data"
-            ), index
-    return "", index
+            )
+    return index
 
 
 def _pixels(recipe: Recipe, source: Source, batch: int) -> str:
@@ -72,27 +76,26 @@ def _pixels(recipe: Recipe, source: Source, batch: int) -> str:
     return hasher.hexdigest()
 
 
-def blind_to(folder: Path, ranks: Ranks) -> str:
-    """Why a folder does not serve all ranks: rank 0 cannot write there, or another does not see
-    what it writes; or ''. Collective."""
+def check_seen_by_all(folder: Path, ranks: Ranks) -> None:
+    """Write into a run folder, and look whether all ranks see it. Collective.
+
+    Raises:
+        Refused: on every rank; rank 0 cannot write there, or another does not see what it writes.
+    """
     name = ranks.first_text(f".seen_by_all_{secrets.token_hex(4)}" if ranks.rank == 0 else "")
-    file, fault = folder / name, ""
-    if ranks.rank == 0:
-        try:
+    file, here = folder / name, f"--run-dir {folder}:"
+    unwritable = f"{here} it cannot be written to"
+    with ranks.alike(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
+        if ranks.rank == 0:
             file.touch()
-        except OSError as error:
-            fault = f"it cannot be written to: {error}"
-    if fault := ranks.first_text(fault):
-        return fault
     deadline = time.monotonic() + SEEN
     while not (seen := file.exists()) and time.monotonic() < deadline:
         time.sleep(0.5)  # a network's file system may take a moment
     blind = ranks.first_text("" if seen else ranks.name(ranks.rank))
     if ranks.rank == 0:
         file.unlink()
-    if not blind:
-        return ""
-    return (
-        f"{blind} does not see there what {ranks.name(0)} writes; checkpoints need a folder that "
-        "all hosts share"
-    )
+    if blind:
+        raise Refused(
+            f"{here} {blind} does not see there what {ranks.name(0)} writes; checkpoints need a "
+            "folder that all hosts share"
+        )

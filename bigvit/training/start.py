@@ -98,18 +98,14 @@ WAY_OUT = "go on from another checkpoint by its path, or start anew in another -
 def _refuse_foreign(folder: Path, recipe: dict[str, Any], allowed: Sequence[str]) -> None:
     if not folder.is_dir():
         raise ValueError(f"--run-dir {folder}: it is not a folder")
-    described = folder / "recipe.json"
+    described, fault = folder / "recipe.json", ""
     if not described.exists():
         if strangers := sorted(path.name for path in folder.iterdir() if path.name not in OURS):
-            raise ValueError(
-                f"--run-dir {folder}: it holds files that are not a run's ({strangers[0]}); "
-                "choose another"
-            )
-        if checkpoints_of(folder):
-            raise ValueError(
-                f"--run-dir {folder}: it holds checkpoints but its recipe.json is missing; "
-                "choose another"
-            )
+            fault = f"it holds files that are not a run's ({strangers[0]})"
+        elif checkpoints_of(folder):
+            fault = "it holds checkpoints but its recipe.json is missing"
+        if fault:
+            raise ValueError(f"--run-dir {folder}: {fault}; choose another")
         return
     try:
         old = read_json(described)["recipe"]

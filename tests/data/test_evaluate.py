@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from pictures import CLASSES, DATA, RECIPE, bad_contents, jpegs, write_folders
+from saving import save
 from torch import Tensor
 
 from bigvit import models
-from bigvit.checkpoint.save import save
 from bigvit.checkpoint.weights import resample_positions
 from bigvit.cli import main
 from bigvit.data import augment

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from saving import save
 from sklearn.datasets import load_digits
 
-from bigvit.checkpoint.save import save
 from bigvit.cli import main
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare

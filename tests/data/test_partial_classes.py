@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from pictures import DATA, RECIPE, crop, encoded
+from saving import save
 from torch.nn.functional import cross_entropy
 
-from bigvit.checkpoint.save import save
 from bigvit.cli import main
 from bigvit.data import augment
 from bigvit.data.prepare import Normalise

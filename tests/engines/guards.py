@@ -13,7 +13,7 @@ import torch
 from launched import changed_losses, train, whole
 from torch import Tensor, nn
 
-from bigvit.checkpoint.save import save
+from bigvit.checkpoint.save import Saver
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Normalise, Prepare
 from bigvit.data.sources import DigitsSource
@@ -78,7 +78,10 @@ def given_weights(ranks: Ranks, folder: Path) -> None:
     source = build_engine(
         replace(tiny.lamb, seed=7), Run(sharding="zero1"), tiny.cut(tiny.lamb, ranks.world), ranks
     )
-    checkpoint = save(source, folder / "given" / "checkpoints", 1, to_json(tiny.lamb), keep=1)
+    saver = Saver(
+        source, folder / "given" / "checkpoints", to_json(tiny.lamb), keep=1, background=False
+    )
+    checkpoint = saver.save(1)
     found: dict[str, Any] = {"given": digests(whole(source, ranks))}
     recipe = replace(tiny.lamb, precision="bf16", starts_from="another")
     for stage in STAGES:

@@ -31,7 +31,7 @@ def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:
     layout = batch_layout(recipe, ranks.world, command.run.micro_batch)
     outcome = run(command, layout, start, ranks, opened, lambda: False)
     if opened is not None:
-        opened.write_status(outcome)
+        opened.write_status({"done": 0, "requeue": 85}[outcome])
         opened.close()
     return outcome
 

@@ -1,4 +1,4 @@
-"""What several ranks agree on: counts of an evaluation, and that a gradient is not finite."""
+"""What several ranks agree on: counts of an evaluation, an error, that a gradient is not finite."""
 
 import json
 from dataclasses import replace
@@ -27,6 +27,13 @@ def test_evaluation_counts_every_image_once_on_1_2_and_3_ranks(two_ranks, three_
         for counts in found.values():
             assert counts.pop("test_loss") == pytest.approx(loss, rel=1e-6, abs=0)
             assert counts == alone_
+
+
+def test_what_one_rank_meets_is_raised_on_all(two_ranks):
+    one, all_, none = json.loads((two_ranks / "alike.json").read_text())
+    assert one == ["met by 1", "met by 1"]
+    assert all_ == ["met by 0", "met by 1"]
+    assert none == ["went on", "went on"]
 
 
 def test_an_infinite_gradient_on_one_rank_stops_all_before_it_is_applied(two_ranks):

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from PIL import Image
 from randomised import randomised
+from saving import save
 from torch import Tensor
 
-from bigvit.checkpoint.save import save
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
 from bigvit.recipe import Images, ImageSize, RandomResizedCrop, Recipe, StochasticDepth, ViT, sides

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import timm
 import torch
+from saving import save
 from timm.data.config import resolve_model_data_config
 from torch import Tensor
 
 from bigvit import models
-from bigvit.checkpoint.save import save
 from bigvit.cli import main
 from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches as all_test_images

@@ -147,7 +147,8 @@ def test_nor_does_a_training_start_from_it(doctored: Any, run: Path):
 
 def write_and_prune(run: Path, began: Any, ended: Any) -> None:
     """Save one small checkpoint after another, of which one is kept."""
-    from bigvit.checkpoint.save import save
+    from saving import save
+
     from bigvit.engines.single import SingleEngine
     from bigvit.ranks.joining import alone
     from bigvit.recipe.store import to_json

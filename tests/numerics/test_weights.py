@@ -16,12 +16,12 @@ import timm
 import torch
 from randomised import randomised
 from safetensors.torch import save_file
+from saving import save
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from bigvit import models
 from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.save import save
 from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init, resample_positions
 from bigvit.engines.single import SingleEngine
 from bigvit.export import export

@@ -10,10 +10,10 @@ import timm
 import torch
 from randomised import randomised
 from safetensors.torch import save_file
+from saving import save
 from torch import Tensor, nn
 
 from bigvit import models
-from bigvit.checkpoint.save import save
 from bigvit.checkpoint.weights import fit, read_init
 from bigvit.cli import main
 from bigvit.engines.single import SingleEngine

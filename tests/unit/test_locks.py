@@ -46,7 +46,7 @@ try:
 except ValueError as error:
     sys.exit(str(error))
 folder.accept()
-folder.write_status("running")
+folder.write_status()
 print(status_of(Path(sys.argv[1]))["state"])
 """
 

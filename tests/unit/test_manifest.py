@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from saving import load, save
 
-from bigvit.checkpoint.load import load, read_weights
+from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import (
     Damaged,
     Piece,
@@ -20,7 +21,7 @@ from bigvit.checkpoint.manifest import (
     read_manifest,
     step_name,
 )
-from bigvit.checkpoint.save import NotSaved, _write_side_file, save
+from bigvit.checkpoint.save import NotSaved, _write_side_file
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source

@@ -304,7 +304,7 @@ def held(path: Path) -> "subprocess.Popen[str]":
 
 def test_a_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as folder:
-        folder.write_status("running")
+        folder.write_status()
         before = everything(tmp_path)
         other = held(tmp_path / "run")
         said, _ = other.communicate(timeout=60)
@@ -384,17 +384,17 @@ def test_status_json_says_what_the_run_does_and_why_it_ended(tmp_path: Path) -> 
 
     with opened(tmp_path) as folder:
         folder.update = 7
-        folder.write_status("running")
+        folder.write_status()
         first = status()
         assert (first["state"], first["update"], first["exit_code"]) == ("running", 7, None)
         assert first["process"] == os.getpid()
         assert first["host"] and first["time"]
         folder.update = 9
-        folder.write_status("error", 3, "the loss is not finite")
+        folder.write_status(3, "the loss is not finite")
         ended = status()
         assert (ended["state"], ended["update"], ended["exit_code"]) == ("error", 9, 3)
         assert ended["reason"] == "the loss is not finite"
-        folder.write_status("requeue", 85)
+        folder.write_status(85)
         assert (status()["state"], status()["reason"]) == ("requeue", "")
     assert [path.name for path in tmp_path.glob(".*")] == []
 
