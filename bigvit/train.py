@@ -143,7 +143,7 @@ def _train(
         return _refuse(reason, starting.local, CRASHED)
     folder, code, reason = None, DONE, ""
     try:
-        with ranks.alike(ValueError, raised=Refused):
+        with ranks.agree_on_error(ValueError, raised=Refused):
             engines.check_device(command.recipe, command.run, ranks.device.type)
             if ranks.rank == 0:
                 folder = opened = RunFolder(start.folder, command, ranks.world)

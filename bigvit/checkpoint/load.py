@@ -32,7 +32,7 @@ def verified(
     reasons: list[str] = []
     for i, folder in enumerate(checkpoints):
         try:
-            with ranks.alike(OSError, Damaged, raised=Damaged):
+            with ranks.agree_on_error(OSError, Damaged, raised=Damaged):
                 manifest = verify(folder, ranks.rank, ranks.world)
             return folder, manifest
         except Damaged as error:
@@ -50,7 +50,7 @@ def fill(engine: Engine, folder: Path, manifest: Manifest) -> None:
         Damaged: on every rank, before a weight is changed; the checkpoint is of another model.
     """
     pieces = _by_key(manifest)
-    with engine.ranks.alike(Damaged, raised=Damaged):
+    with engine.ranks.agree_on_error(Damaged, raised=Damaged):
         for part in engine.slices():
             found = pieces.get(f"{part.kind}/{part.name}", [])
             if not found or found[0].shape != part.shape:

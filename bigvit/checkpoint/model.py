@@ -90,7 +90,7 @@ def read_checkpoint(
 def _listed(path: Path, ranks: Ranks, report: Callable[[str], None]) -> list[Path]:
     """The checkpoints to try, newest first, as rank 0 sees them. Collective."""
     names = ""
-    with ranks.alike(OSError, ValueError, raised=ValueError):
+    with ranks.agree_on_error(OSError, ValueError, raised=ValueError):
         if ranks.rank == 0:
             found = find_checkpoints(path)
             names = "\n".join(str(each.relative_to(path)) for each in found.whole)

@@ -119,7 +119,9 @@ class Ranks:
         return bytes(self.sum(said).tolist()).rstrip(b"\0").decode(errors="replace")
 
     @contextlib.contextmanager
-    def alike(self, *met: type[Exception], raised: Callable[[str], Exception]) -> Generator[None]:
+    def agree_on_error(
+        self, *met: type[Exception], raised: Callable[[str], Exception]
+    ) -> Generator[None]:
         """What a rank meets in here, all raise: by their own words, or the first one's. Collective.
 
         Args:

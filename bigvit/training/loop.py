@@ -82,7 +82,7 @@ def run(
         if older := left_out(manifest.recipe):
             report(f"{path}: {older}")
     unwritable = f"--run-dir {start.folder} cannot be written to"
-    with ranks.alike(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
+    with ranks.agree_on_error(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
         if folder is not None:
             folder.accept()
     saver = Saver(
@@ -134,7 +134,7 @@ def _check_data(
     ranks: Ranks,
 ) -> None:
     """Refuse data that are not those of the checkpoint. Collective."""
-    with ranks.alike(Refused, raised=Refused):
+    with ranks.agree_on_error(Refused, raised=Refused):
         if ranks.rank == 0 and found is not None and (before := found[1].data) is not None:
             what = f"{found[0]} is of a run on other data"
             before, now = shared(before, index), shared(index, before)
@@ -149,7 +149,7 @@ def _given(command: Command, ranks: Ranks, report: Callable[[str], None]) -> Ini
     ranks.at(f"reading --init {options.init}")
     given = read_init(options.init, options.init_ema, options.init_grid, ranks)
     task, grid = outline(recipe), recipe.model.grid(recipe.data.image_size)
-    with ranks.alike(Unfit, raised=Unfit):
+    with ranks.agree_on_error(Unfit, raised=Unfit):
         weights, done = fitted(given, task.model, grid, recipe.resampling)
     taken = {name: w for name, w in weights.items() if task.model.takes(name)}
     some = [f"{len(taken)} of {len(weights)} are taken"] * (len(taken) < len(weights))

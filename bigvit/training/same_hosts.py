@@ -85,7 +85,7 @@ def check_seen_by_all(folder: Path, ranks: Ranks) -> None:
     name = ranks.first_text(f".seen_by_all_{secrets.token_hex(4)}" if ranks.rank == 0 else "")
     file, here = folder / name, f"--run-dir {folder}:"
     unwritable = f"{here} it cannot be written to"
-    with ranks.alike(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
+    with ranks.agree_on_error(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
         if ranks.rank == 0:
             file.touch()
     deadline = time.monotonic() + SEEN

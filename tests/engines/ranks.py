@@ -98,20 +98,20 @@ def counts(ranks: Ranks, folder: Path) -> None:
         (folder / f"counts_{ranks.world}.json").write_text(json.dumps(found))
 
 
-def alike(ranks: Ranks, folder: Path) -> None:
+def agree_on_error(ranks: Ranks, folder: Path) -> None:
     """An error that the last rank alone meets, and one that all do."""
     found = []
     for meets in ((ranks.world - 1,), range(ranks.world), ()):
         said = "went on"
         try:
-            with ranks.alike(OSError, raised=ValueError):
+            with ranks.agree_on_error(OSError, raised=ValueError):
                 if ranks.rank in meets:
                     raise OSError(f"met by {ranks.rank}")
         except ValueError as error:
             said = str(error)
         found.append(ranks.texts(said))
     if ranks.rank == 0:
-        (folder / "alike.json").write_text(json.dumps(found))
+        (folder / "agree_on_error.json").write_text(json.dumps(found))
 
 
 def not_finite(ranks: Ranks, folder: Path) -> None:
@@ -164,7 +164,7 @@ SCENARIOS = {
         half_precision_halves,
         other_world,
         counts,
-        alike,
+        agree_on_error,
         not_finite,
     )
 } | {

@@ -30,7 +30,7 @@ def test_evaluation_counts_every_image_once_on_1_2_and_3_ranks(two_ranks, three_
 
 
 def test_what_one_rank_meets_is_raised_on_all(two_ranks):
-    one, all_, none = json.loads((two_ranks / "alike.json").read_text())
+    one, all_, none = json.loads((two_ranks / "agree_on_error.json").read_text())
     assert one == ["met by 1", "met by 1"]
     assert all_ == ["met by 0", "met by 1"]
     assert none == ["went on", "went on"]
