@@ -41,12 +41,14 @@ class Ended:
     @property
     def failed(self) -> list[tuple[str, str]]:
         """What failed; of a folder that is flushed, what was renamed in it before."""
-        before = [(False, "", ""), *self.writes]
-        return [
-            (what, old if (what, then) == ("fsync", "rename") else path)
-            for (_, then, old), (failed, what, path) in zip(before, self.writes, strict=False)
-            if failed
-        ]
+        found = list[tuple[str, str]]()
+        for i, (failed, what, path) in enumerate(self.writes):
+            if failed and what == "fsync":  # other threads write between a renaming and this
+                renamed = [old for _, then, old in self.writes[:i] if then == "rename"]
+                path = next((old for old in renamed[::-1] if old.rpartition("/")[0] == path), path)
+            if failed:
+                found.append((what, path))
+        return found
 
 
 Start = Callable[[Path, int, int], Ended]
