@@ -4,9 +4,9 @@ those that several commands take, with what they mean."""
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from bigvit.recipe.bounds import BOUNDS
+from bigvit.recipe.bounds import Bound, Side, allow
 from bigvit.recipe.words import check_words, read_json
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -19,6 +19,15 @@ OF_THE_RUN = " (default: the run's)"
 class Once(argparse.Action):
     """Stores an option's value, where argparse by itself would keep the last of two in silence."""
 
+    def __init__(self, *args: Any, number: Any = None, **options: Any) -> None:
+        """Args: number: the range of a number, as in a field's type; instead of `type`."""
+        assert options.get("type") not in (int, float), "a number has a range: number=..."
+        self.bound: Bound | None = None
+        if number is not None:
+            _, bound = get_args(number)
+            self.bound, options["type"] = bound, type(bound.low)
+        super().__init__(*args, **options)
+
     def __call__(
         self,
         parser: argparse.ArgumentParser,
@@ -30,12 +39,9 @@ class Once(argparse.Action):
         if option_string and self.dest in given:
             raise ValueError(f"{option_string} is given twice; give it once")
         given.add(self.dest)
-        if self.type in (int, float):
+        if self.bound is not None:
             for number in values if isinstance(values, list) else [values]:
-                if not BOUNDS[self.dest].allows(number):
-                    raise ValueError(
-                        f"{option_string}: {number} is not allowed; it must be {BOUNDS[self.dest]}"
-                    )
+                allow(str(option_string), number, self.bound.allows(number), str(self.bound))
         setattr(namespace, self.dest, values)
 
 
@@ -71,7 +77,7 @@ def add_data_root(command: argparse.ArgumentParser, default: str = "") -> None:
 
 def add_image_size(command: argparse.ArgumentParser) -> None:
     text = "another resolution: side, or height and width, pixels"
-    command.add_argument("--image-size", type=int, nargs="+", metavar="PIXELS", help=text)
+    command.add_argument("--image-size", number=Side, nargs="+", metavar="PIXELS", help=text)
 
 
 def add_ema(command: argparse.ArgumentParser) -> None:

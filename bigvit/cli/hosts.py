@@ -3,15 +3,19 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from bigvit.cli.arguments import A_RECIPE, Add, add_data_root
+from bigvit.recipe.bounds import Bound
+
+Port = Annotated[int, Bound(1, 65_535)]
 
 
 def add(add: Add) -> None:
     """Add the commands."""
     command = add("hosts", _hosts, "print a hostfile of those that answer and can share the batch")
     command.add_argument("--hostfile", type=Path, required=True, help="lines HOST slots=N")
-    command.add_argument("--ssh-port", type=int, help="ssh's port on the hosts")
+    command.add_argument("--ssh-port", number=Port, help="ssh's port on the hosts")
     command.add_argument("training", nargs=argparse.REMAINDER, help="a recipe and its options")
     text = "run `deepspeed ARGUMENTS`, passing on signals as requests to stop"
     command = add("launch", _launch, text, prefix_chars="\0", add_help=False)  # all are deepspeed's
@@ -25,9 +29,9 @@ def add(add: Add) -> None:
     command.add_argument("--hostfile", type=Path, help="as DeepSpeed's (default: this machine)")
     add_data_root(command)
     command.add_argument("--run-dir", type=Path, help="run folder that is meant to be used")
-    command.add_argument("--ssh-port", type=int, help="as DeepSpeed's --ssh_port")
+    command.add_argument("--ssh-port", number=Port, help="as DeepSpeed's --ssh_port")
     command.add_argument("--master-addr", help="as DeepSpeed's --master_addr")
-    command.add_argument("--master-port", type=int, default=29500, help="as DeepSpeed's (29500)")
+    command.add_argument("--master-port", number=Port, default=29500, help="as DeepSpeed's (29500)")
 
 
 def _hosts(options: argparse.Namespace) -> int:

@@ -16,17 +16,20 @@ from bigvit.cli.arguments import (
     run_folder_of,
     size_of,
 )
+from bigvit.recipe.bounds import Batch, CropRatio, Workers
 
 
 def add(add: Add) -> None:
     """Add the commands."""
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     add_run_or_one(command)
-    command.add_argument("--batch-size", type=int, default=64, help="images at once (default 64)")
+    text = "images at once (default 64)"
+    command.add_argument("--batch-size", number=Batch, default=64, help=text)
     add_data_root(command, OF_THE_RUN)
-    command.add_argument("--workers", type=int, help="processes that decode (default: by cores)")
+    text = "processes that decode (default: by cores)"
+    command.add_argument("--workers", number=Workers, help=text)
     add_image_size(command)
-    command.add_argument("--crop-ratio", type=float, help="another crop ratio")
+    command.add_argument("--crop-ratio", number=CropRatio, help="another crop ratio")
     command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
     add_ema(command)
     command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")

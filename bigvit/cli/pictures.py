@@ -18,6 +18,7 @@ from bigvit.cli.arguments import (
     run_folder_of,
     size_of,
 )
+from bigvit.recipe.bounds import Batch, Depth, LengthFrom0, Pairs
 
 
 def add(add: Add) -> None:
@@ -25,10 +26,10 @@ def add(add: Add) -> None:
     command = add("samples", _samples, "draw a training batch as the model sees it")
     command.add_argument("recipe", help=A_RECIPE)
     add_data_root(command)
-    command.add_argument("--batch", type=int, default=0, help="number of the global batch")
-    command.add_argument(
-        "--count", type=int, help="images drawn (default: 32, or the batch where it is smaller)"
-    )
+    text = "number of the global batch"
+    command.add_argument("--batch", number=LengthFrom0, default=0, help=text)
+    text = "images drawn (default: 32, or the batch where it is smaller)"
+    command.add_argument("--count", number=Batch, help=text)
     add_image_size(command)
     command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
     command = add(
@@ -36,8 +37,8 @@ def add(add: Add) -> None:
     )
     add_run_or_one(command)
     command.add_argument("images", type=Path, nargs="*", help="image files (default: test images)")
-    command.add_argument("--count", type=int, default=4, help="test images drawn (default 4)")
-    command.add_argument("--pairs", type=int, default=64, help="pairs an image (default 64)")
+    command.add_argument("--count", number=Batch, default=4, help="test images drawn (default 4)")
+    command.add_argument("--pairs", number=Pairs, default=64, help="pairs an image (default 64)")
     add_data_root(command, OF_THE_RUN)
     command.add_argument("--out", type=Path, default=Path("offsets.png"), help="picture to write")
     command = add("attention", _attention, "picture what a class token attends to in images")
@@ -46,12 +47,12 @@ def add(add: Add) -> None:
     command.add_argument(
         "--out", type=Path, help="folder to write (default: attention/ of the run)"
     )
-    command.add_argument("--layers", type=int, help="the last so many (default: at most 2)")
+    command.add_argument("--layers", number=Depth, help="the last so many (default: at most 2)")
     add_image_size(command)
     add_ema(command)
     command = add("branches", _branches, "measure residual branches beside the main branch")
     command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
-    command.add_argument("--images", type=int, default=64, help="test images used (default 64)")
+    command.add_argument("--images", number=Batch, default=64, help="test images used (default 64)")
     add_data_root(command, OF_THE_RUN)
     command.add_argument("--out", type=Path, default=Path("branches.png"), help="picture to write")
 

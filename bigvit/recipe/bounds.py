@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
-"""What a number may be: one table for recipes, runs and commands. No torch here.
+"""What a number may be, as part of its field's type: `Annotated[int, Bound(1, 64)]`. No torch here.
 
 A lower bound is below which a number means nothing. An upper bound is generous: what no machine
 can hold or count, so that a slip of the keyboard is refused by its name and not by what breaks.
@@ -8,7 +8,8 @@ can hold or count, so that a slip of the keyboard is refused by its name and not
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -36,117 +37,38 @@ MOST_UPDATES = 10**8 - 1  # the eight digits of a checkpoint's name
 MOST_PARAMETERS = 10**13  # with moments and gradients 160 TB
 MOST_STAGES = 16
 
-_COUNT = Bound(1, 10**9)
-_BATCH = Bound(1, 2**20)  # images at once, over all ranks
-_WIDTH = Bound(1, 2**20)
-_DEPTH = Bound(1, 10_000)
-_FACTOR = Bound(-1e6, 1e6)
-_WEIGHT = Bound(0.0, 1e6)
-_SHARE = Bound(0.0, 1.0)
-_PORT = Bound(1, 65_535)
+T = TypeVar("T")  # int or float, or None, or several of them
 
-BOUNDS = {
-    # models
-    "patch_size": Bound(1, 4096),
-    "embed_dim": _WIDTH,
-    "embed_dims": _WIDTH,
-    "token_dim": _WIDTH,
-    "depth": _DEPTH,
-    "depths": _DEPTH,
-    "branches_per_block": Bound(1, 64),
-    "num_heads": Bound(1, 2**16),
-    "window_size": Bound(1, 2**16),
-    "mlp_ratio": Bound(0.0, 1000.0, above=True),
-    "layer_scale": _FACTOR,
-    "init": _FACTOR,
-    "UniformLayerScale.mean": Bound(0.0, 1e6, above=True),
-    "ClassToken.layer": Bound(0, 10_000),
-    "rate": Bound(0.0, 1.0, below=True),
-    "in_chans": Bound(1, 10_000),
-    "num_classes": Bound(1, 10**8),
-    # data
-    "image_size": Bound(1, 2**16),
-    "train_images": Bound(1, 10**11),
-    "test_images": Bound(0, 10**11),
-    "classes": Bound(1, 10**8),
-    "pixels": Bound(0, 2**16),
-    "repeats": Bound(1, 1000),
-    "mean": Bound(-1000.0, 1000.0),
-    "std": Bound(1e-6, 1000.0),
-    "scale": Bound(1e-4, 1.0),  # of an image of a megapixel, a box 10 wide
-    "ratio": Bound(0.01, 100.0),
-    "padding": Bound(0, 2**16),
-    "color_jitter": _SHARE,
-    "operations": Bound(1, 100),
-    "magnitude": Bound(0.0, 10.0),
-    "magnitude_std": Bound(0.0, 100.0),
-    "mixup": Bound(0.0, 1e6),
-    "cutmix": Bound(0.0, 1e6),
-    "switch": _SHARE,
-    "Mix.group": Bound(2, 2**20),
-    "StochasticDepth.group": Bound(1, 2**20),
-    "flip": _SHARE,
-    "erasing": _SHARE,
-    "test_crop_ratio": Bound(0.05, 1.0),
-    # objectives
-    "weight": _WEIGHT,
-    "threshold": Bound(0.0, 1.0, below=True),
-    "smoothing": Bound(0.0, 1.0, below=True),
-    "alpha": _WEIGHT,
-    "pairs": Bound(1, 10**6),
-    "grid": Bound(1, 2**16),
-    "hidden_dim": _WIDTH,
-    "hidden_layers": Bound(1, 1000),
-    "last": _SHARE,
-    # optimization; the smallest are what float32 tells from 0
-    "lr": Bound(0.0, 1e30, above=True),
-    "betas": Bound(0.0, 1.0, below=True),
-    "eps": Bound(1e-38, 1000.0),
-    "weight_decay": Bound(0.0, 1000.0),
-    "clip_norm": Bound(1e-38, 1e30),
-    "epochs": Bound(1, MOST_UPDATES),
-    "warmup_epochs": Bound(0, MOST_UPDATES),
-    "warmup_lr": Bound(0.0, 1000.0),
-    "min_lr": Bound(0.0, 1000.0),
-    "layer_decay": Bound(0.0, 1.0, above=True),
-    "ema": Bound(0.0, 1.0, above=True, below=True),
-    "batch_size": _BATCH,
-    "seed": Bound(0, 2**63 - 1),
-    # runs
-    "bad_images": _SHARE,
-    "init_grid": Bound(1, 2**16),
-    "micro_batch": _BATCH,
-    "checkpoint_activations": _SHARE,
-    "workers": Bound(0, 1024),
-    "log_every": _COUNT,
-    "loss_jump": Bound(1.0, 1e9, above=True),
-    "evaluate_every": _COUNT,
-    "checkpoint_every": _COUNT,
-    "keep": _COUNT,
-    "keep_every": _COUNT,
-    "stop_after": Bound(1, MOST_UPDATES),
-    "timeout": Bound(1.0, 86_400.0),  # a day, in seconds
-    "max_minutes": Bound(0.0, 5_256_000.0, above=True),  # ten years
-    # commands, beside what they share with the above
-    "batch": Bound(0, MOST_UPDATES),
-    "count": _BATCH,
-    "images": _BATCH,
-    "layers": _DEPTH,
-    "crop_ratio": Bound(0.05, 1.0),
-    "ssh_port": _PORT,
-    "master_port": _PORT,
-}
-"""By a field's or an option's name; by Class.field where classes mean different things by it."""
+# ranges that fields of several files share: Width[int], Width[tuple[int, ...]]
+Width = Annotated[T, Bound(1, 2**20)]
+Depth = Annotated[T, Bound(1, 10_000)]
+Heads = Annotated[T, Bound(1, 2**16)]
+MlpRatio = Annotated[T, Bound(0.0, 1000.0, above=True)]
+Factor = Annotated[T, Bound(-1e6, 1e6)]
+Side = Annotated[T, Bound(1, 2**16)]  # of an image, pixels; of a grid or a window, tokens
+PatchSize = Annotated[T, Bound(1, 4096)]
+Channels = Annotated[T, Bound(1, 10_000)]
+Classes = Annotated[T, Bound(1, 10**8)]
+CropRatio = Annotated[T, Bound(0.05, 1.0)]
+Pairs = Annotated[T, Bound(1, 10**6)]
+Share = Annotated[T, Bound(0.0, 1.0)]
+ShareBelow1 = Annotated[T, Bound(0.0, 1.0, below=True)]
+Batch = Annotated[T, Bound(1, 2**20)]  # images at once, over all ranks
+Length = Annotated[T, Bound(1, MOST_UPDATES)]  # of a training, in epochs or updates
+LengthFrom0 = Annotated[T, Bound(0, MOST_UPDATES)]
+Workers = Annotated[T, Bound(0, 1024)]
 
 
-def bound_of(owner: object, name: str) -> Bound | None:
-    """What a number in a field may be."""
-    return BOUNDS.get(f"{type(owner).__name__}.{name}") or BOUNDS.get(name)
+@cache
+def bounds_of(kind: type) -> dict[str, Bound]:
+    """What the numbers in a dataclass's fields may be, by field: it stands in the field's type."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    return {name: hint.__metadata__[0] for name, hint in hints if get_origin(hint) is Annotated}
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every plain value inside a dataclass, with its dotted path."""
-    for below, _, _, leaf in _leaves(value, path):
+    for below, _, leaf in _leaves(value, path):
         yield below, leaf
 
 
@@ -159,18 +81,15 @@ def check_numbers(value: object, called: Callable[[str], str] = str) -> None:
     Raises:
         ValueError: names the field, the value given and what is allowed.
     """
-    for path, owner, name, leaf in _leaves(value, ""):
-        bound = bound_of(owner, name)
+    for path, bound, leaf in _leaves(value, ""):
         for number in leaf if isinstance(leaf, tuple) else (leaf,):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 if number != number or number in (float("inf"), float("-inf")):
                     raise ValueError(
                         f"{called(path)}: {shown(leaf)} is not a finite number; give one"
                     )
-                if bound is not None and not bound.allows(number):
-                    raise ValueError(
-                        f"{called(path)}: {shown(leaf)} is not allowed; it must be {bound}"
-                    )
+                if bound is not None:
+                    allow(called(path), leaf, bound.allows(number), str(bound))
 
 
 def shown(value: object) -> str:
@@ -188,8 +107,8 @@ def allow(path: str, value: object, fine: bool, allowed: str) -> None:
         raise ValueError(f"{path}: {shown(value)} is not allowed; it must be {allowed}")
 
 
-def _leaves(value: object, path: str) -> Iterator[tuple[str, object, str, Any]]:
-    """Every plain value inside a dataclass: its path, the dataclass, its name there, and itself."""
+def _leaves(value: object, path: str) -> Iterator[tuple[str, Bound | None, Any]]:
+    """Every plain value inside a dataclass: its path, what its numbers may be, and itself."""
     assert is_dataclass(value)
     for field in fields(value):
         item: Any = getattr(value, field.name)
@@ -200,4 +119,4 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, object, str, Any]]:
             for i, part in enumerate(item):
                 yield from _leaves(part, f"{below}.{i}")
         else:
-            yield below, value, field.name, item
+            yield below, bounds_of(type(value)).get(field.name), item

@@ -1,8 +1,9 @@
 """What is trained on, and how an image becomes an input. No torch here."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from bigvit.recipe.bounds import Bound, Classes, CropRatio, Share, Side
 from bigvit.recipe.depth import ImageSize
 
 __all__ = [
@@ -17,12 +18,21 @@ __all__ = [
     "ThreeAugment",
 ]
 
+Repeats = Annotated[int, Bound(1, 1000)]
+Mean = Annotated[tuple[float, ...], Bound(-1000.0, 1000.0)]
+Std = Annotated[tuple[float, ...], Bound(1e-6, 1000.0)]
+Area = Annotated[tuple[float, float], Bound(1e-4, 1.0)]  # of an image of a megapixel, a box 10 wide
+Alpha = Annotated[float, Bound(0.0, 1e6)]
+TestImages = Annotated[int | None, Bound(0, 10**11)]
+Group = Annotated[int, Bound(2, 2**20)]
+Deviation = Annotated[float, Bound(0.0, 100.0)]
+
 
 @dataclass(frozen=True)
 class Shift:
     """Move the image by up to `pixels` in each direction, filling with the background."""
 
-    pixels: int  # largest shift, pixels
+    pixels: Annotated[int, Bound(0, 2**16)]  # largest shift, pixels
 
 
 @dataclass(frozen=True)
@@ -33,11 +43,11 @@ class Digits:
     1,497 are for training.
     """
 
-    image_size: int  # pixels; the scans have 8
+    image_size: Side[int]  # pixels; the scans have 8
     augment: Shift | None
-    repeats: int  # copies of an image in an epoch (repeated augmentation); 1 for none
-    mean: tuple[float, ...]  # a channel's mean, of values in [0, 1]
-    std: tuple[float, ...]  # a channel's standard deviation, of values in [0, 1]
+    repeats: Repeats  # copies of an image in an epoch (repeated augmentation); 1 for none
+    mean: Mean  # a channel's mean, of values in [0, 1]
+    std: Std  # a channel's standard deviation, of values in [0, 1]
 
     @property
     def train_images(self) -> int:
@@ -64,8 +74,8 @@ class Digits:
 class RandomResizedCrop:
     """A crop of random area and aspect ratio, resized to the input size."""
 
-    scale: tuple[float, float]  # range of the crop's area, as a share of the image's
-    ratio: tuple[float, float]  # range of width / height
+    scale: Area  # range of the crop's area, as a share of the image's
+    ratio: Annotated[tuple[float, float], Bound(0.01, 100.0)]  # range of width / height
     interpolation: Literal["bicubic", "bilinear"]  # of the resizing
 
 
@@ -74,7 +84,7 @@ class SimpleRandomCrop:
     """Resized until it covers the input size (a square: its short side), reflected borders, a crop
     of that size at random (DeiT III, section 6.2.2)."""
 
-    padding: int  # pixels of reflected border on every side
+    padding: Annotated[int, Bound(0, 2**16)]  # pixels of reflected border on every side
     interpolation: Literal["bicubic", "bilinear"]  # of the resizing
 
 
@@ -82,16 +92,16 @@ class SimpleRandomCrop:
 class ThreeAugment:
     """Grayscale, solarize or Gaussian blur, then colour jitter (DeiT III, section 6.2.2)."""
 
-    color_jitter: float  # strength of brightness, contrast and saturation
+    color_jitter: Share[float]  # strength of brightness, contrast and saturation
 
 
 @dataclass(frozen=True)
 class RandAugment:
     """RandAugment (arXiv:1909.13719) as timm's `rand-mM-nN-mstdS-inc1` does it."""
 
-    operations: int  # applied one after the other to each image
-    magnitude: float  # strength, 0 to 10
-    magnitude_std: float  # deviation of the strength, drawn for each operation
+    operations: Annotated[int, Bound(1, 100)]  # applied one after the other to each image
+    magnitude: Annotated[float, Bound(0.0, 10.0)]  # strength, 0 to 10
+    magnitude_std: Deviation  # deviation of the strength, drawn for each operation
     increasing: bool  # whether every operation grows in severity with the magnitude
 
 
@@ -99,10 +109,10 @@ class RandAugment:
 class Mix:
     """Mixup (arXiv:1710.09412) or CutMix (arXiv:1905.04899) within groups of the global batch."""
 
-    mixup: float  # alpha of mixup's Beta distribution; 0 for none
-    cutmix: float  # alpha of CutMix's Beta distribution; 0 for none
-    switch: float  # probability of CutMix where both are on
-    group: int  # consecutive samples that share one draw and are mixed with each other
+    mixup: Alpha  # alpha of mixup's Beta distribution; 0 for none
+    cutmix: Alpha  # alpha of CutMix's Beta distribution; 0 for none
+    switch: Share[float]  # probability of CutMix where both are on
+    group: Group  # consecutive samples that share one draw and are mixed with each other
 
 
 @dataclass(frozen=True)
@@ -114,19 +124,20 @@ class Images:
     """
 
     dataset: str  # name of the data set
-    train_images: int  # images of its training split
-    test_images: int | None  # of its testing split; None: as many as there are; 0: it has none
-    classes: int  # of its training split
+    train_images: Annotated[int, Bound(1, 10**11)]  # images of its training split
+    test_images: TestImages  # of its testing split; None: as many as there are; 0: it has none
+    classes: Classes[int]  # of its training split
     image_size: ImageSize  # pixels: the side of a square, or (height, width)
     crop: RandomResizedCrop | SimpleRandomCrop
-    flip: float  # probability of a horizontal flip
+    flip: Share[float]  # probability of a horizontal flip
     augment: ThreeAugment | RandAugment | None
-    erasing: float  # probability of random erasing (arXiv:1708.04896)
-    repeats: int  # copies of an image in an epoch (repeated augmentation); 1 for none
+    erasing: Share[float]  # probability of random erasing (arXiv:1708.04896)
+    repeats: Repeats  # copies of an image in an epoch (repeated augmentation); 1 for none
     mix: Mix | None
-    mean: tuple[float, ...]  # a channel's mean, of values in [0, 1]
-    std: tuple[float, ...]  # a channel's standard deviation, of values in [0, 1]
-    test_crop_ratio: float  # test images are resized to size / ratio, then centre-cropped
+    mean: Mean  # a channel's mean, of values in [0, 1]
+    std: Std  # a channel's standard deviation, of values in [0, 1]
+    # test images are resized to size / ratio, then centre-cropped
+    test_crop_ratio: CropRatio[float]
 
     @property
     def channels(self) -> int:

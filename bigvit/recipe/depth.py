@@ -1,10 +1,14 @@
 """What all architectures share: sizes of images, and stochastic depth. No torch here."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from bigvit.recipe.bounds import Bound, ShareBelow1, Side
 
 __all__ = ["ImageSize", "StochasticDepth", "sides"]
 
-ImageSize = int | tuple[int, int]
+Group = Annotated[int, Bound(1, 2**20)]
+ImageSize = Side[int | tuple[int, int]]
 """Pixels: the side of a square image, or (height, width)."""
 
 
@@ -21,8 +25,8 @@ class StochasticDepth:
     block and branch; a rate up to 0.1, or below 1/group, drops each sample independently.
     """
 
-    rate: float  # mean share of (sample, branch) pairs dropped, in [0, 1)
-    group: int  # consecutive samples of the global batch among which a fixed number is kept
+    rate: ShareBelow1[float]  # mean share of (sample, branch) pairs dropped, in [0, 1)
+    group: Group  # consecutive samples of the global batch among which a fixed number is kept
 
     @property
     def grouped(self) -> bool:

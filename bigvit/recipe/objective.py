@@ -1,34 +1,38 @@
 """What is minimised: the sum of the objectives' weighted losses. No torch here."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from bigvit.recipe.bounds import Bound, LengthFrom0, Pairs, Share, ShareBelow1, Side, Width
 
 __all__ = ["BinaryCrossEntropy", "CrossEntropy", "DRLoc", "Objective", "Ramp"]
+
+Weight = Annotated[float, Bound(0.0, 1e6)]
 
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
     """One binary problem a class, averaged over batch and classes (DeiT III, section 6.2.1)."""
 
-    weight: float  # factor of this loss in the sum
-    threshold: float  # a target above this is made 1, any other 0
-    smoothing: float  # must be 0: smoothed, every class would be above the threshold
+    weight: Weight  # factor of this loss in the sum
+    threshold: ShareBelow1[float]  # a target above this is made 1, any other 0
+    smoothing: ShareBelow1[float]  # must be 0: smoothed, every class would be above the threshold
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
     """Cross-entropy with the target distribution, averaged over the batch."""
 
-    weight: float  # factor of this loss in the sum
-    smoothing: float  # share of a target spread evenly over the classes, in [0, 1)
+    weight: Weight  # factor of this loss in the sum
+    smoothing: ShareBelow1[float]  # share of a target spread evenly over the classes, in [0, 1)
 
 
 @dataclass(frozen=True)
 class Ramp:
     """A loss's weight over the training: linearly from 0 to its whole, then to a share of it."""
 
-    warmup_epochs: int  # of the rise
-    last: float  # share of the weight at the end of the training; 1 keeps it
+    warmup_epochs: LengthFrom0[int]  # of the rise
+    last: Share[float]  # share of the weight at the end of the training; 1 keeps it
 
     def factor(self, epoch: float, epochs: int) -> float:
         """Share of the weight after so many epochs, whole and begun ones, of all."""
@@ -43,18 +47,19 @@ class DRLoc:
     """Dense relative localization (arXiv:2106.03746): how far apart two tokens of an image lie,
     guessed by an MLP from both; averaged over pairs, the two axes, and images."""
 
-    weight: float  # factor of this loss in the sum (lambda)
+    weight: Weight  # factor of this loss in the sum (lambda)
     ramp: Ramp | None  # how the weight rises and falls; None: constant
     offsets: Literal["absolute", "signed", "classes", "gaussian"]  # equations 1, 3, 5, 6
     unit: Literal["grid", "cells"]  # of absolute and signed offsets: the axis's cells, or one cell
-    alpha: float  # weight of log sigma where offsets are gaussian
+    alpha: Weight  # weight of log sigma where offsets are gaussian
     blocks: Literal["last", "all"]  # all: an MLP and a loss for each block's tokens (equation 7)
     normalised: bool  # whether the last tokens are those after the last norm; blocks' never are
-    pairs: int | None  # an image (m); None: every token once, its partner at random (equation 8)
-    grid: int | None  # side to which a longer axis of the grid is pooled; None: it is not
+    # an image (m); None: every token once, its partner at random (equation 8)
+    pairs: Pairs[int | None]
+    grid: Side[int | None]  # side to which a longer axis of the grid is pooled; None: it is not
     pooling: Literal["mean", "overlapping"]  # overlapping: windows of 3 cells, 2 apart
-    hidden_dim: int  # width of the MLP's hidden layers
-    hidden_layers: int  # of the MLP
+    hidden_dim: Width[int]  # width of the MLP's hidden layers
+    hidden_layers: Annotated[int, Bound(1, 1000)]  # of the MLP
 
     def pooled(self, grid: tuple[int, int]) -> tuple[int, int]:
         """The grid (down, across) that this loss sees of a model's."""

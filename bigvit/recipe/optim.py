@@ -2,18 +2,26 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from bigvit.recipe.bounds import Bound, Length, LengthFrom0, ShareBelow1
 
 __all__ = ["AdamW", "Cosine", "Lamb", "Optimizer", "Schedule"]
+
+PeakLr = Annotated[float, Bound(0.0, 1e30, above=True)]
+Lr = Annotated[float, Bound(0.0, 1000.0)]
+Epsilon = Annotated[float, Bound(1e-38, 1000.0)]  # the smallest is what float32 tells from 0
+Decay = Annotated[float, Bound(0.0, 1000.0)]
 
 
 @dataclass(frozen=True)
 class AdamW:
     """Adam with decoupled weight decay (arXiv:1711.05101)."""
 
-    lr: float  # peak learning rate, for the recipe's own batch size; never rescaled
-    betas: tuple[float, float]  # decay of the first and second moment
-    eps: float  # added to the root of the second moment
-    weight_decay: float  # of matrices; vectors, positions and class tokens are never decayed
+    lr: PeakLr  # peak learning rate, for the recipe's own batch size; never rescaled
+    betas: ShareBelow1[tuple[float, float]]  # decay of the first and second moment
+    eps: Epsilon  # added to the root of the second moment
+    weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
 
 
 @dataclass(frozen=True)
@@ -21,10 +29,10 @@ class Lamb:
     """LAMB (arXiv:1904.00962) as apex's FusedLAMB: decay inside the trust ratio, no trust ratio
     for parameters without decay."""
 
-    lr: float  # peak learning rate, for the recipe's own batch size; never rescaled
-    betas: tuple[float, float]  # decay of the first and second moment
-    eps: float  # added to the root of the second moment
-    weight_decay: float  # of matrices; vectors, positions and class tokens are never decayed
+    lr: PeakLr  # peak learning rate, for the recipe's own batch size; never rescaled
+    betas: ShareBelow1[tuple[float, float]]  # decay of the first and second moment
+    eps: Epsilon  # added to the root of the second moment
+    weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
 
 
 Optimizer = AdamW | Lamb
@@ -34,10 +42,10 @@ Optimizer = AdamW | Lamb
 class Cosine:
     """Linear warm-up, then a half cosine counted from the first update, as in timm."""
 
-    epochs: int  # of training
-    warmup_epochs: int  # of linear warm-up, part of `epochs`
-    warmup_lr: float  # at the first update
-    min_lr: float  # at the end
+    epochs: Length[int]  # of training
+    warmup_epochs: LengthFrom0[int]  # of linear warm-up, part of `epochs`
+    warmup_lr: Lr  # at the first update
+    min_lr: Lr  # at the end
 
     def lr(self, peak: float, update: int, updates_per_epoch: int) -> float:
         """Learning rate of an update (0 is the first): nothing but this number decides it."""

@@ -1,14 +1,19 @@
 """A recipe: every value that changes a result, and nothing else. No field has a default."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from bigvit.recipe.bounds import Batch, Bound
 from bigvit.recipe.data import Data
 from bigvit.recipe.models import Model
 from bigvit.recipe.objective import Objective
 from bigvit.recipe.optim import Optimizer, Schedule
 
 __all__ = ["Recipe"]
+
+ClipNorm = Annotated[float | None, Bound(1e-38, 1e30)]
+LayerDecay = Annotated[float, Bound(0.0, 1.0, above=True)]
+Ema = Annotated[float | None, Bound(0.0, 1.0, above=True, below=True)]
 
 
 @dataclass(frozen=True)
@@ -18,16 +23,16 @@ class Recipe:
     data: Data
     objectives: tuple[Objective, ...]  # their weighted losses are summed
     optim: Optimizer
-    clip_norm: float | None  # largest global gradient norm; None for no clipping
+    clip_norm: ClipNorm  # largest global gradient norm; None for no clipping
     schedule: Schedule
     trainable: Literal["all", "attention"]  # attention: with positions and head; the rest is frozen
-    layer_decay: float  # learning rate of a layer over that of the next one; 1 for none
+    layer_decay: LayerDecay  # learning rate of a layer over that of the next one; 1 for none
     starts_from: str | None  # recipe of the weights to start from; None: from scratch
     resampling: Literal["antialiased", "plain"]  # how positions are brought to another grid
-    batch_size: int  # global: over all ranks and accumulation steps
+    batch_size: Batch[int]  # global: over all ranks and accumulation steps
     precision: Literal["fp32", "bf16", "fp16"]  # of forward, backward; weights, moments stay fp32
-    ema: float | None  # decay of the weights' moving average an update; None: no average is kept
-    seed: int  # of every random choice
+    ema: Ema  # decay of the weights' moving average an update; None: no average is kept
+    seed: Annotated[int, Bound(0, 2**63 - 1)]  # of every random choice
 
     @property
     def updates_per_epoch(self) -> int:

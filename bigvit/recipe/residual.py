@@ -5,6 +5,9 @@ thesis adapts them, as the originals do not converge there (tables 3.11, 3.12).
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from bigvit.recipe.bounds import Bound, Factor
 
 __all__ = [
     "BranchScalar",
@@ -22,14 +25,14 @@ __all__ = [
 class LayerScale:
     """A learned factor a channel (equation 3.7), all starting at one value; it may be 0."""
 
-    init: float  # initial value
+    init: Factor[float]  # initial value
 
 
 @dataclass(frozen=True)
 class UniformLayerScale:
     """A learned factor a channel, starting at random in [0, 2 mean] (table 3.12)."""
 
-    mean: float  # of the initial values
+    mean: Annotated[float, Bound(0.0, 1e6, above=True)]  # of the initial values
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class BranchScalar:
     """A learned factor a branch (equation 3.6): ReZero and SkipInit start at 0, and the column
     "alpha = epsilon" of table 3.11 at LayerScale's value."""
 
-    init: float  # initial value
+    init: Factor[float]  # initial value
 
 
 @dataclass(frozen=True)

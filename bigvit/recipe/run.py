@@ -2,11 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from bigvit.recipe.bounds import Batch, Bound, Length, Share, Side, T, Workers
 from bigvit.recipe.recipe import Recipe
 
 __all__ = ["Command", "Run"]
+
+Count = Annotated[T, Bound(1, 10**9)]
+Jump = Annotated[float | None, Bound(1.0, 1e9, above=True)]
+Seconds = Annotated[float, Bound(1.0, 86_400.0)]  # to a day
+Minutes = Annotated[float | None, Bound(0.0, 5_256_000.0, above=True)]  # to ten years
 
 
 @dataclass(frozen=True)
@@ -16,29 +22,36 @@ class Run:
     data_root: Path | None = None  # folder of the data set; bundled data need none
     init: str | None = None  # weights to start from: a run, checkpoint, export, file, or timm:NAME
     init_ema: bool = False  # start from the average of the weights that lies beside them there
-    init_grid: tuple[int, int] | None = None  # its positions down and across, where it cannot say
-    bad_images: float = 0.001  # share of unreadable images at which the run stops
+    # its positions down and across, where it cannot say
+    init_grid: Side[tuple[int, int] | None] = None
+    bad_images: Share[float] = 0.001  # share of unreadable images at which the run stops
     resume: str | None = None  # 'auto' (the newest checkpoint of the run folder, if any) or a path
     engine: Literal["deepspeed", "single"] = "deepspeed"  # single: one plain, unsharded process
     sharding: str = "zero1"  # name in ds_configs/, or the path of a DeepSpeed JSON
-    micro_batch: int | None = None  # images a rank computes at once; None: the batch over the ranks
-    checkpoint_activations: float = 0.0  # share of the blocks recomputed in backward; 1 for all
+    # images a rank computes at once; None: the batch over the ranks
+    micro_batch: Batch[int | None] = None
+    # share of the blocks recomputed in backward; 1 for all
+    checkpoint_activations: Share[float] = 0.0
     compile: bool = False  # compile each block with torch.compile; ZeRO stages 0 to 2
-    workers: int | None = None  # data processes a rank; None: what the cores allow, 12 at most
-    log_every: int = 10  # updates between log lines
+    # data processes a rank; None: what the cores allow, 12 at most
+    workers: Workers[int | None] = None
+    log_every: Count[int] = 10  # updates between log lines
     log_norms: bool = False  # also log norms of gradients, weights and LayerScales, by block
-    loss_jump: float | None = None  # stop before an update whose loss is this many times the mean
-    evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
+    loss_jump: Jump = None  # stop before an update whose loss is this many times the mean
+    evaluate_every: Count[int] = 1  # epochs between evaluations; the last epoch is always evaluated
     evaluate_ema: bool = False  # also evaluate the average of the weights
-    checkpoint_every: int = 1000  # updates between checkpoints; the last update is always saved
-    keep: int = 3  # checkpoints kept, the newest
-    keep_every: int | None = None  # checkpoints at a multiple of this many updates are kept, too
+    # updates between checkpoints; the last update is always saved
+    checkpoint_every: Count[int] = 1000
+    keep: Count[int] = 3  # checkpoints kept, the newest
+    # checkpoints at a multiple of this many updates are kept, too
+    keep_every: Count[int | None] = None
     background_save: bool = True  # write checkpoints from a copy, while training goes on
     save_failure: Literal["stop", "continue"] = "stop"  # where a checkpoint cannot be written
     allow_change: tuple[str, ...] = ()  # fields that may differ from the run that is gone on with
-    stop_after: int | None = None  # stop at this update as on request: checkpoint, exit code 85
-    timeout: float = 600.0  # seconds after which a rank that does not answer ends the run
-    max_minutes: float | None = None  # stop after this time as on request, the start included
+    # stop at this update as on request: checkpoint, exit code 85
+    stop_after: Length[int | None] = None
+    timeout: Seconds = 600.0  # seconds after which a rank that does not answer ends the run
+    max_minutes: Minutes = None  # stop after this time as on request, the start included
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Bad input, made from the fields there are: recipes, runs, shardings, manifests and commands.
 
 A field that is added later gets its cases by itself; a kind of part that no recipe has is asked for
-by name (`holders`). What a value may be is read from the table of bounds, what breaks it is not.
+by name (`holders`). What a number may be is read from its field's type, what breaks it is not.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from bigvit.recipe import (
     TFixup,
     UniformLayerScale,
 )
-from bigvit.recipe.bounds import BOUNDS, Bound, bound_of
+from bigvit.recipe.bounds import Bound, bounds_of
 from bigvit.recipe.find import all_recipes
 from bigvit.recipes.digits import digits_vit
 
@@ -145,8 +145,7 @@ def bad_options(owner: Any, name: str, path: str, value: Any) -> Iterator[tuple[
     option, hint = "--" + path.replace("_", "-"), get_type_hints(type(owner))[name]
     kinds = get_args(hint) if type(None) in get_args(hint) else (hint,)
     if numbers_of(hint):
-        bound = bound_of(owner, name)
-        assert bound is not None, f"{type(owner).__name__}.{name} has no row in BOUNDS"
+        bound = bounds_of(type(owner))[name]
         several = any(get_origin(kind) is tuple for kind in kinds)
         n = len(value) if isinstance(value, tuple) else 2 if several else 1
         for what, text in outside(bound).items():
@@ -205,8 +204,7 @@ def bad_values(owner: Any, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         if not fits(other, hint):
             yield what, other
     for number in numbers_of(hint)[:1]:
-        bound = bound_of(owner, name)
-        assert bound is not None, f"{type(owner).__name__}.{name} has no row in BOUNDS"
+        bound = bounds_of(type(owner))[name]
         for what, text in outside(bound).items():
             if what not in ("thousands of digits", "a fraction"):
                 other = number(text)
@@ -288,12 +286,11 @@ def bad_arguments(action: argparse.Action) -> Iterator[tuple[str, list[str]]]:
         return
     option = action.option_strings[0]
     good = "1"
-    if action.type in (int, float):
-        bound = BOUNDS[action.dest]
-        for what, text in outside(bound).items():
+    if action.bound is not None:
+        for what, text in outside(action.bound).items():
             yield what, [f"{option}={text}"]
         yield "a text", [option, "many"]
-        good = repr(inside(bound)[0])
+        good = repr(inside(action.bound)[0])
     else:
         for what, text in TEXTS.items():
             yield what, [option, text]

@@ -27,7 +27,7 @@ from bigvit import cli, train
 from bigvit.checkpoint import manifest as manifests
 from bigvit.engines.deepspeed.config import ALLOWED, FILLED
 from bigvit.recipe import Recipe, Run
-from bigvit.recipe.bounds import BOUNDS, Bound, check_numbers
+from bigvit.recipe.bounds import Bound, bounds_of, check_numbers
 from bigvit.recipe.check import check_recipe, check_run, check_training
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.parse import parse
@@ -523,7 +523,7 @@ def test_every_number_has_bounds_and_may_be_as_large() -> None:
             kinds = numbers_of(generated.get_type_hints(type(owner))[field.name])
             if not kinds:
                 continue
-            bound = BOUNDS.get(f"{type(owner).__name__}.{field.name}") or BOUNDS[field.name]
+            bound = bounds_of(type(owner))[field.name]
             value = getattr(owner, field.name)
             for end in inside(bound):
                 number = kinds[0](end)

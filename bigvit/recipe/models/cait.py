@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from bigvit.recipe.bounds import allow
+from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth
 from bigvit.recipe.models.description import unknown
 from bigvit.recipe.models.ops import (
@@ -37,13 +37,15 @@ __all__ = [
     "cait",
 ]
 
+Layer = Annotated[int, bounds.Bound(0, 10_000)]
+
 
 @dataclass(frozen=True)
 class ClassAttention:
     """CaiT's second stage (arXiv:2103.17239, section 3): blocks in which the class token alone is
     updated, by attention to the patches. Nothing is dropped there."""
 
-    depth: int  # class-attention blocks
+    depth: bounds.Depth[int]  # class-attention blocks
     keys: Literal["class and patches", "patches"]  # what the class token attends to
 
 
@@ -51,7 +53,7 @@ class ClassAttention:
 class ClassToken:
     """A class token joins the patches on the way (thesis table 3.13); 0 is where ViT has it."""
 
-    layer: int  # the first self-attention block, counted from 0, that sees it
+    layer: Layer  # the first self-attention block, counted from 0, that sees it
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,17 @@ class CaiT(OfPatches):
     """CaiT (arXiv:2103.17239; thesis sections 3.5 to 3.7): self-attention between patches, then
     class attention, with a small factor on every residual branch; and what it is compared with."""
 
-    patch_size: int  # side of a square patch, pixels
-    embed_dim: int  # width D of a token
-    depth: int  # number of self-attention blocks
-    num_heads: int  # attention heads; D must be a multiple
-    mlp_ratio: float  # hidden width of the MLP, in units of D
+    patch_size: bounds.PatchSize[int]  # side of a square patch, pixels
+    embed_dim: bounds.Width[int]  # width D of a token
+    depth: bounds.Depth[int]  # number of self-attention blocks
+    num_heads: bounds.Heads[int]  # attention heads; D must be a multiple
+    mlp_ratio: bounds.MlpRatio[float]  # hidden width of the MLP, in units of D
     talking_heads: bool  # whether self-attention mixes its heads (arXiv:2003.02436)
     residual: Residual  # what multiplies the residual branches of both stages
     pooling: Pooling  # how the patches become the one vector that is classified
     drop_path: StochasticDepth  # of the self-attention blocks
-    in_chans: int  # channels of an image
-    num_classes: int  # classes of the head
+    in_chans: bounds.Channels[int]  # channels of an image
+    num_classes: bounds.Classes[int]  # classes of the head
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         d, (h, w) = self.embed_dim, self.grid(image_size)
@@ -130,10 +132,10 @@ class CaiT(OfPatches):
         super().check(image_size, starts_from)
         if isinstance(self.pooling, ClassToken):
             layer, last = self.pooling.layer, self.depth - 1
-            allow("model.pooling.layer", layer, layer <= last, f"0 to {last}")
+            bounds.allow("model.pooling.layer", layer, layer <= last, f"0 to {last}")
         if isinstance(self.residual, FixedLayerScale):
             allowed = "the recipe whose run the fixed factors are taken from"
-            allow("starts_from", starts_from, starts_from is not None, allowed)
+            bounds.allow("starts_from", starts_from, starts_from is not None, allowed)
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
         match self:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.models.description import Grid
 from bigvit.recipe.models.ops import (
@@ -26,13 +27,13 @@ class CvT(StagedAttention):
     """CvT (arXiv:2103.15808): each stage begins with an overlapping convolution; queries, keys and
     values are depthwise convolutions; a class token in the last stage alone, no positions."""
 
-    embed_dims: tuple[int, ...]  # width of each stage
-    depths: tuple[int, ...]  # blocks of each stage
-    num_heads: tuple[int, ...]  # attention heads of each stage
-    mlp_ratio: float  # hidden width of the MLP, in units of the token's
+    embed_dims: bounds.Width[tuple[int, ...]]  # width of each stage
+    depths: bounds.Depth[tuple[int, ...]]  # blocks of each stage
+    num_heads: bounds.Heads[tuple[int, ...]]  # attention heads of each stage
+    mlp_ratio: bounds.MlpRatio[float]  # hidden width of the MLP, in units of the token's
     drop_path: StochasticDepth
-    in_chans: int  # channels of an image
-    num_classes: int  # classes of the head
+    in_chans: bounds.Channels[int]  # channels of an image
+    num_classes: bounds.Classes[int]  # classes of the head
 
     width = "embed_dims"
 

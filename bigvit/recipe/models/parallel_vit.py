@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth
 from bigvit.recipe.models.description import unknown
 from bigvit.recipe.models.ops import Op, attention_branch, embedding, mlp_branch, repeat, scale
@@ -11,22 +12,24 @@ from bigvit.recipe.models.uniform import OfPatches
 
 __all__ = ["ParallelViT"]
 
+Branches = Annotated[int, bounds.Bound(1, 64)]
+
 
 @dataclass(frozen=True)
 class ParallelViT(OfPatches):
     """DeiT III's Vision Transformer with parallel branches (arXiv:2203.09795): each block adds the
     sum of several attention branches, then the sum of as many MLP branches."""
 
-    patch_size: int  # side of a square patch, pixels
-    embed_dim: int  # width D of a token
-    depth: int  # number of blocks
-    branches_per_block: int  # attention branches of a block, and as many MLP branches
-    num_heads: int  # attention heads of a branch; D must be a multiple
-    mlp_ratio: float  # hidden width of an MLP branch, in units of D
-    layer_scale: float  # initial value of LayerScale's diagonal, one a branch
+    patch_size: bounds.PatchSize[int]  # side of a square patch, pixels
+    embed_dim: bounds.Width[int]  # width D of a token
+    depth: bounds.Depth[int]  # number of blocks
+    branches_per_block: Branches  # attention branches of a block, and as many MLP branches
+    num_heads: bounds.Heads[int]  # attention heads of a branch; D must be a multiple
+    mlp_ratio: bounds.MlpRatio[float]  # hidden width of an MLP branch, in units of D
+    layer_scale: bounds.Factor[float]  # initial value of LayerScale's diagonal, one a branch
     drop_path: StochasticDepth
-    in_chans: int  # channels of an image
-    num_classes: int  # classes of the head
+    in_chans: bounds.Channels[int]  # channels of an image
+    num_classes: bounds.Classes[int]  # classes of the head
 
     @property
     def branches(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bigvit.recipe.bounds import allow
+from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.models.description import Grid
 from bigvit.recipe.models.ops import Op, conv, linear, norm, repeat
@@ -17,9 +17,9 @@ __all__ = ["ResNet"]
 class ResNet(Staged):
     """ResNet (arXiv:1512.03385) of bottleneck blocks, the stride in their 3 x 3 convolution."""
 
-    depths: tuple[int, ...]  # blocks of each stage
-    in_chans: int  # channels of an image
-    num_classes: int  # classes of the head
+    depths: bounds.Depth[tuple[int, ...]]  # blocks of each stage
+    in_chans: bounds.Channels[int]  # channels of an image
+    num_classes: bounds.Classes[int]  # classes of the head
 
     has_attention = False
 
@@ -59,7 +59,7 @@ class ResNet(Staged):
 
     def check(self, image_size: ImageSize, starts_from: str | None) -> None:
         super().check(image_size, starts_from)
-        allow("model.depths", self.depths, self.depth >= 2, "two blocks or more in all")
+        bounds.allow("model.depths", self.depths, self.depth >= 2, "two blocks or more in all")
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
         if len(self.depths) != 4:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.models.description import Grid
 from bigvit.recipe.models.ops import Op, attention, embedding, linear, mlp_branch, norm, repeat
@@ -18,15 +19,15 @@ class Swin(StagedAttention):
     """Swin Transformer (arXiv:2103.14030): attention within windows, shifted in every second block;
     each stage halves the grid and doubles the width. Uniform stochastic depth (theirs: linear)."""
 
-    patch_size: int  # side of a square patch, pixels
-    embed_dim: int  # width of a token in the first stage
-    depths: tuple[int, ...]  # blocks of each stage
-    num_heads: tuple[int, ...]  # attention heads of each stage
-    window_size: int  # side of a window, tokens; a smaller grid is one window
-    mlp_ratio: float  # hidden width of the MLP, in units of the token's
+    patch_size: bounds.PatchSize[int]  # side of a square patch, pixels
+    embed_dim: bounds.Width[int]  # width of a token in the first stage
+    depths: bounds.Depth[tuple[int, ...]]  # blocks of each stage
+    num_heads: bounds.Heads[tuple[int, ...]]  # attention heads of each stage
+    window_size: bounds.Side[int]  # side of a window, tokens; a smaller grid is one window
+    mlp_ratio: bounds.MlpRatio[float]  # hidden width of the MLP, in units of the token's
     drop_path: StochasticDepth
-    in_chans: int  # channels of an image
-    num_classes: int  # classes of the head
+    in_chans: bounds.Channels[int]  # channels of an image
+    num_classes: bounds.Classes[int]  # classes of the head
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.models.description import Grid
 from bigvit.recipe.models.ops import (
@@ -27,14 +28,14 @@ class T2TViT(Uniform):
     """T2T-ViT (arXiv:2101.11986): overlapping patches of patches, each mixed by a Performer, then a
     ViT without biases on q, k, v and with fixed positions."""
 
-    token_dim: int  # width of a token while patches are made
-    embed_dim: int  # width D of a token
-    depth: int  # blocks
-    num_heads: int  # attention heads; D must be a multiple
-    mlp_ratio: float  # hidden width of the MLP, in units of D
+    token_dim: bounds.Width[int]  # width of a token while patches are made
+    embed_dim: bounds.Width[int]  # width D of a token
+    depth: bounds.Depth[int]  # blocks
+    num_heads: bounds.Heads[int]  # attention heads; D must be a multiple
+    mlp_ratio: bounds.MlpRatio[float]  # hidden width of the MLP, in units of D
     drop_path: StochasticDepth
-    in_chans: int  # channels of an image
-    num_classes: int  # classes of the head
+    in_chans: bounds.Channels[int]  # channels of an image
+    num_classes: bounds.Classes[int]  # classes of the head
 
     def splits(self, image_size: ImageSize) -> list[tuple[int, Grid]]:
         """Width and grid of the tokens that each of the three soft splits makes."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth
 from bigvit.recipe.models.ops import Op, attention_branch, embedding, mlp_branch, repeat, scale
 from bigvit.recipe.models.uniform import OfPatches
@@ -25,15 +26,15 @@ class ViT(OfPatches):
     """DeiT III's Vision Transformer (arXiv:2204.07118): LayerScale, uniform stochastic depth, and
     positions on the patches alone."""
 
-    patch_size: int  # side of a square patch, pixels
-    embed_dim: int  # width D of a token
-    depth: int  # number of blocks, each an attention and an MLP branch
-    num_heads: int  # attention heads; D must be a multiple
-    mlp_ratio: float  # hidden width of the MLP, in units of D
-    layer_scale: float  # initial value of LayerScale's diagonal
+    patch_size: bounds.PatchSize[int]  # side of a square patch, pixels
+    embed_dim: bounds.Width[int]  # width D of a token
+    depth: bounds.Depth[int]  # number of blocks, each an attention and an MLP branch
+    num_heads: bounds.Heads[int]  # attention heads; D must be a multiple
+    mlp_ratio: bounds.MlpRatio[float]  # hidden width of the MLP, in units of D
+    layer_scale: bounds.Factor[float]  # initial value of LayerScale's diagonal
     drop_path: StochasticDepth
-    in_chans: int  # channels of an image
-    num_classes: int  # classes of the head
+    in_chans: bounds.Channels[int]  # channels of an image
+    num_classes: bounds.Classes[int]  # classes of the head
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         d, (h, w) = self.embed_dim, self.grid(image_size)
