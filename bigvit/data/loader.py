@@ -75,9 +75,11 @@ class _TrainImages(Dataset[Sample]):
                 continue
             drawn = augment.draw(self.data, self.seed, place.epoch, place.slot, image.size)
             pixels = torch.from_numpy(augment.apply(image, drawn))
-            return Sample(pixels, self.source.target(id), id, place.slot, True, tuple(bad))
+            return Sample(pixels, int(self.source.targets[id]), id, place.slot, True, tuple(bad))
         blank = _blank(self.data)
-        return Sample(blank, self.source.target(place.id), place.id, place.slot, False, tuple(bad))
+        return Sample(
+            blank, int(self.source.targets[place.id]), place.id, place.slot, False, tuple(bad)
+        )
 
 
 class _TestImages(Dataset[Sample]):
@@ -91,8 +93,8 @@ class _TestImages(Dataset[Sample]):
         try:
             pixels = torch.from_numpy(augment.test_image(self.source.read(id), self.data))
         except BadImage:
-            return Sample(_blank(self.data), self.source.target(id), id, id, False, (id,))
-        return Sample(pixels, self.source.target(id), id, id, real, ())
+            return Sample(_blank(self.data), int(self.source.targets[id]), id, id, False, (id,))
+        return Sample(pixels, int(self.source.targets[id]), id, id, real, ())
 
 
 def train_batches(

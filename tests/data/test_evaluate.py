@@ -180,7 +180,7 @@ def counts_by(labels: dict[str, list[int]], source: Source, logits: Tensor) -> d
     best = ranking(logits)
     right = [labels[Path(source.name(i)).name] for i in range(TEST)]
     counted = [i for i in range(TEST) if right[i]]
-    targets = [source.target(i) for i in counted]
+    targets = source.targets[counted].tolist()
     return {
         "images": len(counted),
         "top1_correct": sum(best[i][0] in right[i] for i in counted),
