@@ -250,7 +250,7 @@ def test_every_rank_knows_the_bad_images_of_all_and_stops_at_the_same_update(roo
     ]
     ranks = Threads(2)
 
-    def body(rank: Thread) -> object:
+    def body(rank: Any) -> object:
         bad, told = BadImages(source, 0.05, rank), []
         for number, step in enumerate(steps):
             before = ranks.collectives
