@@ -66,7 +66,7 @@ class Data:
 
 def some(source: Source, count: int, after: int = 0) -> ArraySource:
     """`count` images of a source, as many of each class, from those after so many others."""
-    targets = np.array([source.target(i) for i in range(len(source))])
+    targets = source.targets
     order = np.random.default_rng(0).permutation(len(targets))
     classes = [order[targets[order] == c][after // 10 :][: count // 10] for c in range(10)]
     return taken(source, np.concatenate(classes))
@@ -75,7 +75,7 @@ def some(source: Source, count: int, after: int = 0) -> ArraySource:
 def taken(source: Source, chosen: Any) -> ArraySource:
     """The chosen images of a source, by number."""
     images = np.stack([np.asarray(source.read(int(i))) for i in chosen])
-    targets = np.array([source.target(int(i)) for i in chosen], np.uint8)
+    targets = source.targets[chosen].astype(np.uint8)
     return ArraySource("train", images, targets, source.classes)
 
 

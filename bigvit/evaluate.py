@@ -67,7 +67,7 @@ def evaluate(
     batch_size: int,
     ranks: Ranks,
     workers: int = 0,
-    labels: Sequence[Sequence[int]] | None = None,
+    labels: Tensor | None = None,
     agreed: Callable[[Callable[[], Batch | None]], Batch | None] = lambda fetch: fetch(),
     among: Sequence[int] | None = None,
 ) -> Counts:
@@ -77,8 +77,8 @@ def evaluate(
         predict: normalised images (B, C, H, W) -> logits (B, K).
         agreed: fetches a batch (none after the last), or raises; on every rank alike.
         workers: processes of this rank that decode.
-        labels: the classes that count as right, by image number, instead of the source's one;
-            an image without any is not counted (ReaL, arXiv:2006.07159).
+        labels: (images, K) bool: the classes that count as right instead of the source's one; an
+            image without any is not counted (ReaL, arXiv:2006.07159).
         among: classes whose logits are compared, where a test set has not all of them, as
             ImageNet-A and -R (arXiv:1907.07174, 2006.16241); it is then counted among all, too.
 
@@ -87,56 +87,39 @@ def evaluate(
     """
     began = time.perf_counter()
     views = [None] if among is None else [torch.tensor(among), None]
-    total = torch.zeros(len(views), 3, dtype=torch.int64)
-    loss = torch.zeros(len(views), dtype=torch.float64)
+    totals = torch.zeros(len(views), 4, dtype=torch.float64)
     bad = torch.zeros(0, dtype=torch.int64)
     normalise = Normalise(data, ranks.device)
     batches = test_batches(source, data, batch_size, ranks.rank, ranks.world, workers)
     while (batch := agreed(partial(next, batches, None))) is not None:
         logits = predict(normalise(batch.images)).cpu()
-        right, valid = _right(batch, labels, logits.shape[1])
-        for i, view in enumerate(views):
-            counts, each = _count(logits, right, valid, batch.targets, view)
-            total[i] += counts
-            loss[i] += each
+        own = one_hot(batch.targets, logits.shape[1]).bool()
+        right = own if labels is None else labels[batch.ids]
+        for total, view in zip(totals, views, strict=True):
+            total += _count(logits, right, batch, view)
         bad = torch.cat([bad, batch.bad])
-    total, loss = ranks.sum(total), ranks.sum(loss)
+    totals = ranks.sum(totals)
     names = tuple(source.name(id) for id in gather(bad.unique(), ranks).tolist())
     seconds, found = time.perf_counter() - began, None
-    for (images, top1, top5), sum in reversed(
-        list(zip(total.tolist(), loss.tolist(), strict=True))
-    ):
-        found = Counts(images, top1, top5, names, sum / max(1, images), seconds, found)
+    for *counts, loss in reversed(totals.tolist()):
+        images, top1, top5 = map(int, counts)
+        found = Counts(images, top1, top5, names, loss / max(1, images), seconds, found)
     assert found is not None
     return found
 
 
-def _count(
-    logits: Tensor, right: Tensor, valid: Tensor, targets: Tensor, view: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """How many of a batch's images are counted, and are right among the best one and five (3,), and
-    the sum of their losses; of the logits of some classes (any,), or of all."""
+def _count(logits: Tensor, right: Tensor, batch: Batch, view: Tensor | None) -> Tensor:
+    """How many of a batch's images are counted, and are right among the best one and five, and the
+    sum of their losses (4,); of the logits of some classes (any,), or of all."""
+    counted, targets = batch.valid & right.any(dim=1), batch.targets
     if view is not None:
         place = torch.full((logits.shape[1],), -1)
         place[view] = torch.arange(len(view))
         logits, right, targets = logits[:, view], right[:, view], place[targets]
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    hits = right.gather(1, best) & valid[:, None]
-    each = cross_entropy(logits.double(), targets, reduction="none")
-    counts = torch.stack([valid.sum(), hits[:, 0].sum(), hits.any(dim=1).sum()])
-    return counts, each[valid].sum()
-
-
-def _right(
-    batch: Batch, labels: Sequence[Sequence[int]] | None, classes: int
-) -> tuple[Tensor, Tensor]:
-    """Which classes are right (B, K), and which images are counted (B,)."""
-    if labels is None:
-        return one_hot(batch.targets, classes).bool(), batch.valid
-    right = torch.zeros(len(batch.targets), classes, dtype=torch.bool)
-    for row, id in enumerate(batch.ids.tolist()):
-        right[row, list(labels[id])] = True
-    return right, batch.valid & right.any(dim=1)
+    hits = right.gather(1, best)[counted]
+    losses = cross_entropy(logits.double(), targets, reduction="none")[counted]
+    return torch.stack([counted.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), losses.sum()])
 
 
 def evaluate_checkpoint(
@@ -216,21 +199,23 @@ def _by_the_runs_classes(
     return by_names, some, "name"
 
 
-def _read_labels(path: Path, source: Source, classes: int) -> list[list[int]]:
-    """ReaL's labels, by image number of the source."""
+def _read_labels(path: Path, source: Source, classes: int) -> Tensor:
+    """ReaL's labels, by image number of the source: (images, classes) bool."""
     try:
         listed = read_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"--labels {path}: cannot be read ({error})") from None
     if not isinstance(listed, list) or len(listed) != len(source):
         raise ValueError(f"--labels {path}: must hold a list of {len(source)} lists of classes")
-    for each in listed:
+    # the order of file names, whatever folders the files are in
+    order = sorted(range(len(source)), key=lambda id: Path(source.name(id)).name)
+    right = torch.zeros(len(source), classes, dtype=torch.bool)
+    for id, each in zip(order, listed, strict=True):
         if not isinstance(each, list) or not all(
             type(label) is int and 0 <= label < classes for label in each
         ):
             raise ValueError(
                 f"--labels {path}: {each} is not a list of classes, 0 to {classes - 1}"
             )
-    # the order of file names, whatever folders the files are in
-    order = sorted(range(len(source)), key=lambda id: Path(source.name(id)).name)
-    return [labels for _, labels in sorted(zip(order, listed, strict=True))]
+        right[id, each] = True
+    return right

@@ -1,13 +1,13 @@
 """Images that could not be read: known on every rank, and too many of them end the run."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bigvit.data.batch import Batch
 from bigvit.data.sources import Source
+from bigvit.ranks.joining import Ranks
 
 LOST = 2  # the flag of a batch that a place has no image in
 
@@ -16,22 +16,10 @@ class TooManyBad(Exception):
     """More images are unreadable than the run allows; raised on every rank alike."""
 
 
-class Group(Protocol):
-    """What is asked of the ranks."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world(self) -> int: ...
-
-    def sum(self, values: Tensor) -> Tensor: ...
-
-
 class BadImages:
     """The distinct unreadable images that any rank has met."""
 
-    def __init__(self, source: Source, share: float, ranks: Group) -> None:
+    def __init__(self, source: Source, share: float, ranks: Ranks) -> None:
         """
         Args:
             share: of the images, above which the run stops.
@@ -83,7 +71,7 @@ class BadImages:
         return [self.source.name(id) for id in new]
 
 
-def gather(ids: Tensor, ranks: Group) -> Tensor:
+def gather(ids: Tensor, ranks: Ranks) -> Tensor:
     """All ranks' distinct numbers, sorted. Collective.
 
     Args:

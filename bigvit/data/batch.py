@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from bigvit.data.mix import MixDraws
 
@@ -32,16 +33,5 @@ class Batch(NamedTuple):
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""
         rest = {name: value for name, value in self._asdict().items() if name != "bad"}
-        return Batch(bad=self.bad, **_moved(rest, device))
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Tensors on a device, however they are nested."""
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {key: _moved(each, device) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        make: Any = getattr(value, "_make", type(value))  # of a named tuple
-        return make([_moved(each, device) for each in value])
-    return value
+        moved = tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), rest)
+        return Batch(bad=self.bad, **moved)

@@ -38,24 +38,20 @@ def _compare(data: Images, train: Source, test: Source | None, root: Path | None
 def _mismatches(data: Images, train: Source, test: Source | None) -> Iterator[tuple[str, str]]:
     """What of the data is not as the recipe says, and the option that says it as it is."""
 
-    def text(split: str, here: int, what: str, there: int, field: str) -> str:
-        return (
-            f"{split} has {here:,} {what}, but {data.dataset} has {there:,} in the recipe "
-            f"(data.{field})"
-        )
+    def compared(
+        split: str, what: str, here: int, there: int | None, *options: str
+    ) -> Iterator[tuple[str, str]]:
+        if there not in (None, here):
+            field = options[0].replace("-", "_")
+            said = f"{split} has {here:,} {what}, but {data.dataset} has {there:,} in the recipe"
+            yield f"{said} ({field})", " ".join(f"--{option} {here}" for option in options)
 
-    images, classes = len(train), len(train.classes)
-    if images != data.train_images:
-        said = text("train", images, "images", data.train_images, "train_images")
-        yield said, f"--data.train-images {images}"
-    if classes != data.classes:
-        said = text("train", classes, "classes", data.classes, "classes")
-        yield said, f"--data.classes {classes} --model.num-classes {classes}"
+    classes = "data.classes", "model.num-classes"
+    yield from compared("train", "images", len(train), data.train_images, "data.train-images")
+    yield from compared("train", "classes", len(train.classes), data.classes, *classes)
     if test is None:
         return
-    if data.test_images not in (None, len(test)):
-        said = text("test", len(test), "images", data.test_images or 0, "test_images")
-        yield said, f"--data.test-images {len(test)}"
+    yield from compared("test", "images", len(test), data.test_images, "data.test-images")
     try:
         matched(test, train)
     except ValueError as error:

@@ -5,10 +5,12 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -48,51 +50,39 @@ class TestIndex(NamedTuple):
 class Sample(NamedTuple):
     """An image as it goes into a batch. Shapes: C channels, H x W pixels."""
 
-    image: Tensor  # (C, H, W) uint8
-    target: int
+    image: NDArray[np.uint8]  # (C, H, W)
     id: int
     slot: int
     valid: bool  # whether there is an image
     bad: tuple[int, ...]  # images that could not be read on the way to this one
 
 
-class _TrainImages(Dataset[Sample]):
-    """The source's images, varied as drawn for their places."""
-
-    def __init__(self, source: Source, data: Data, seed: int) -> None:
-        self.source, self.data, self.seed = source, data, seed
-
-    def __getitem__(self, place: TrainIndex) -> Sample:
-        """The image of a place, or another that the place alone decides on, if it is bad."""
-        id, bad = place.id, list[int]()
-        for attempt in range(ATTEMPTS):
-            try:
-                image = self.source.read(id)
-            except BadImage:
-                bad.append(id)
-                key = ("replacement", self.seed, place.epoch, place.slot, attempt)
-                id = int(keyed_random.bits(1, *key)[0] % np.uint64(len(self.source)))
-                continue
-            drawn = augment.draw(self.data, self.seed, place.epoch, place.slot, image.size)
-            pixels = torch.from_numpy(augment.apply(image, drawn))
-            return Sample(pixels, self.source.target(id), id, place.slot, True, tuple(bad))
-        blank = _blank(self.data)
-        return Sample(blank, self.source.target(place.id), place.id, place.slot, False, tuple(bad))
-
-
-class _TestImages(Dataset[Sample]):
-    """The source's images, as they are tested."""
-
-    def __init__(self, source: Source, data: Data) -> None:
-        self.source, self.data = source, data
-
-    def __getitem__(self, place: TestIndex) -> Sample:
-        id, real = place
+def _train_sample(source: Source, data: Data, seed: int, place: TrainIndex) -> Sample:
+    """The image of a place, varied as drawn for it; if it is bad, another that the place alone
+    decides on."""
+    epoch, slot, id = place
+    bad = list[int]()
+    for attempt in range(ATTEMPTS):
         try:
-            pixels = torch.from_numpy(augment.test_image(self.source.read(id), self.data))
+            image = source.read(id)
         except BadImage:
-            return Sample(_blank(self.data), self.source.target(id), id, id, False, (id,))
-        return Sample(pixels, self.source.target(id), id, id, real, ())
+            bad.append(id)
+            key = ("replacement", seed, epoch, slot, attempt)
+            id = int(keyed_random.bits(1, *key)[0] % np.uint64(len(source)))
+            continue
+        drawn = augment.draw(data, seed, epoch, slot, image.size)
+        return Sample(augment.apply(image, drawn), id, slot, True, tuple(bad))
+    return Sample(_blank(data), place.id, slot, False, tuple(bad))
+
+
+def _test_sample(source: Source, data: Data, place: TestIndex) -> Sample:
+    """The image of a place, as it is tested."""
+    id, real = place
+    try:
+        pixels = augment.test_image(source.read(id), data)
+    except BadImage:
+        return Sample(_blank(data), id, id, False, (id,))
+    return Sample(pixels, id, id, real, ())
 
 
 def train_batches(
@@ -114,7 +104,8 @@ def train_batches(
                 here = zip(slots[start:stop].tolist(), ids[start:stop].tolist(), strict=True)
                 yield [TrainIndex(epoch, *pair) for pair in here]
 
-    stream = _stream(_TrainImages(source, recipe.data, recipe.seed), places, workers)
+    sample = partial(_train_sample, source, recipe.data, recipe.seed)
+    stream = _stream(_Batches(source, sample), places(), workers)
     for number in numbers:
         micro = list[Batch]()
         for i in range(layout.accumulation):
@@ -144,7 +135,8 @@ def test_batches(
             yield [TestIndex(*pair) for pair in zip(ids.tolist(), real.tolist(), strict=True)]
 
     workers = workers if isinstance(data, Images) else 0  # digits need no decoding
-    for step, batch in enumerate(_stream(_TestImages(source, data), places, workers)):
+    images = _Batches(source, partial(_test_sample, source, data))
+    for step, batch in enumerate(_stream(images, places(), workers)):
         yield batch._replace(number=step, micro=0)
 
 
@@ -155,19 +147,17 @@ def workers_for(workers: int | None) -> int:
     return max(0, min(12, len(os.sched_getaffinity(0)) // (launched().here or 1) - 1))
 
 
-def _stream(
-    images: Dataset[Sample], places: Callable[[], Iterator[Any]], workers: int
-) -> Iterator[Batch]:
+def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> Iterator[Batch]:
     """Batches of the images at places, in their order.
 
     Raises:
         Unread: this machine cannot read images.
     """
     loader = DataLoader(
-        _Packing(images),
-        batch_sampler=_Iterated(places),
+        images,
+        batch_sampler=places,
         num_workers=workers,
-        collate_fn=_as_it_is,
+        collate_fn=lambda packed: packed,
         pin_memory=torch.cuda.is_available(),
         worker_init_fn=_live_and_die_with_the_rank,
         multiprocessing_context="fork" if workers else None,
@@ -188,16 +178,6 @@ def lost(error: RuntimeError) -> Exception:
     return Unread(f"{reason}; if that was for want of memory, use fewer --workers")
 
 
-class _Iterated:
-    """A batch sampler from a function that makes an iterator."""
-
-    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
-        self.make = make
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.make()
-
-
 class _Packed(NamedTuple):
     """A batch as one tensor: a process hands each over by an open file, of which it may have 1,024,
     and an update may be of hundreds of batches."""
@@ -207,32 +187,24 @@ class _Packed(NamedTuple):
     bad: int  # how many
 
 
-class _Packing(Dataset[Sample]):
+class _Batches(Dataset[Any]):
     """Images by the batch."""
 
-    def __init__(self, images: Dataset[Sample]) -> None:
-        self.images = images
+    def __init__(self, source: Source, sample: Callable[[Any], Sample]) -> None:
+        self.source, self.sample = source, sample
 
     def __getitems__(self, places: Sequence[Any]) -> "_Packed | Unread":
         """The images at places, or why no image can be read."""
         try:
-            return _packed([self.images[place] for place in places])
+            samples = [self.sample(place) for place in places]
         except Unread as error:  # raised, torch would write its own story around it
             return error
-
-
-def _as_it_is(packed: Any) -> Any:
-    return packed
-
-
-def _packed(samples: Sequence[Sample]) -> _Packed:
-    bad = sorted({id for sample in samples for id in sample.bad})
-    columns = zip(*((s.target, s.id, s.slot) for s in samples), strict=True)
-    numbers = np.array([*(n for column in columns for n in column), *bad], np.int64)
-    valid = np.array([sample.valid for sample in samples])
-    parts = [numbers.view(np.uint8), valid.view(np.uint8), *(s.image.numpy() for s in samples)]
-    content = torch.from_numpy(np.concatenate([part.reshape(-1) for part in parts]))
-    return _Packed(content, (len(samples), *samples[0].image.shape), len(bad))
+        images, ids, slots, valid, bads = zip(*samples, strict=True)
+        bad = sorted(set().union(*bads))
+        numbers = np.array([*self.source.targets[list(ids)], *ids, *slots, *bad], np.int64)
+        parts = [numbers, np.array(valid), *images]
+        content = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
+        return _Packed(torch.from_numpy(content), (len(ids), *images[0].shape), len(bad))
 
 
 def _unpacked(packed: "_Packed | Unread") -> Batch:
@@ -247,24 +219,14 @@ def _unpacked(packed: "_Packed | Unread") -> Batch:
     if content.is_shared():  # closes its file; where there is a GPU it was copied already
         content = content.clone()
     count = shape[0]
-    numbers = content[: 8 * (3 * count + bad)].view(torch.int64)
-    pixels = content.numel() - math.prod(shape)
-    targets, ids, slots, bads = numbers.split([count, count, count, bad])
-    return Batch(
-        images=content[pixels:].view(shape),
-        targets=targets,
-        ids=ids,
-        slots=slots,
-        number=-1,
-        micro=-1,
-        valid=content[pixels - count : pixels].view(torch.bool),
-        bad=bads,
-    )
+    numbers, valid, pixels = content.split([8 * (3 * count + bad), count, math.prod(shape)])
+    targets, ids, slots, bads = numbers.view(torch.int64).split([count, count, count, bad])
+    return Batch(pixels.view(shape), targets, ids, slots, -1, -1, valid.view(torch.bool), bads)
 
 
-def _blank(data: Data) -> Tensor:
+def _blank(data: Data) -> NDArray[np.uint8]:
     """What stands where there is no image."""
-    return torch.zeros((data.channels, *sides(data.image_size)), dtype=torch.uint8)
+    return np.zeros((data.channels, *sides(data.image_size)), np.uint8)
 
 
 def _live_and_die_with_the_rank(_: int) -> None:

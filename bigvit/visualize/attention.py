@@ -4,6 +4,7 @@ Shapes: L attention layers, H heads, h x w patches of an image.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.trained import Trained
@@ -79,23 +79,22 @@ def attended(model: ClassTokenTransformer, images: Tensor) -> tuple[dict[str, Te
         The patches' shares (B, H, h * w) in each head of the attention layers that see it, by the
         layer's name, in order; and what the model returned.
     """
-    seen: list[tuple[str, Attention | ClassAttention, Tensor]] = []
-    hooks: list[RemovableHandle] = []
-    for name, module in model.named_modules():
-        if isinstance(module, Attention | ClassAttention):
-
-            def watch(module: Any, inputs: tuple[Tensor], name: str = name) -> None:
-                seen.append((name, module, inputs[0]))
-
-            hooks.append(module.register_forward_pre_hook(watch))
-    output = model(images)
-    for hook in hooks:
-        hook.remove()
+    seen: list[tuple[Any, Tensor]] = []
+    names = {
+        module: name
+        for name, module in model.named_modules()
+        if isinstance(module, Attention | ClassAttention)
+    }
+    with ExitStack() as hooks:
+        for module in names:
+            watch = module.register_forward_pre_hook(lambda module, x: seen.append((module, *x)))
+            hooks.enter_context(watch)
+        output = model(images)
     found: dict[str, Tensor] = {}
-    for name, module, x in seen:
+    for module, x in seen:
         maps = module.maps(x)
         if isinstance(module, ClassAttention):
-            found[name] = maps[:, :, 0]
+            found[names[module]] = maps[:, :, 0]
         elif x.shape[1] > output.tokens.shape[1]:  # the class token is there, the first
-            found[name] = maps[:, :, 0, 1:]
+            found[names[module]] = maps[:, :, 0, 1:]
     return found, output

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ from matplotlib.colors import TABLEAU_COLORS
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.checkpoint.run import checkpoints_of, run_of
@@ -74,26 +74,24 @@ def _ratios_of(path: Path, images: int, data_root: Path | None) -> Ratios:
 def branch_ratios(model: ClassTokenTransformer, images: Tensor) -> Tensor:
     """|g(x)| / |x| of the attention and MLP branches of every block (blocks, 2): norms over an
     image's tokens (in class attention, over the class token), and the mean over the images."""
-    blocks = model.all_blocks()
-    streams: list[list[Tensor]] = [[] for _ in blocks]  # before both branches, and after
-    hooks: list[RemovableHandle] = []
-    for block, stream in zip(blocks, streams, strict=True):
+    streams: list[Tensor] = []  # of each block before both branches, and after
 
-        def before(_norm: Any, inputs: tuple[Tensor], stream: list[Tensor] = stream) -> None:
-            stream.append(inputs[0].clone())
+    def before(_norm: Any, inputs: tuple[Tensor]) -> None:
+        streams.append(inputs[0].clone())
 
-        def after(_b: Any, _i: Any, output: Tensor, stream: list[Tensor] = stream) -> None:
-            stream.append(output.clone())
+    def after(_block: Any, _inputs: Any, output: Tensor) -> None:
+        streams.append(output.clone())
 
-        modules = dict(block.named_modules())
-        first, second = next(pair for pair in NORMS if pair[0] in modules)
-        hooks += [modules[name].register_forward_pre_hook(before) for name in (first, second)]
-        hooks.append(block.register_forward_hook(after))
-    model(images)
-    for hook in hooks:
-        hook.remove()
+    with ExitStack() as hooks:
+        for block in model.all_blocks():
+            modules = dict(block.named_modules())
+            for name in next(pair for pair in NORMS if pair[0] in modules):
+                hooks.enter_context(modules[name].register_forward_pre_hook(before))
+            hooks.enter_context(block.register_forward_hook(after))
+        model(images)
     rows: list[Tensor] = []
-    for x, middle, y in streams:
+    for first in range(0, len(streams), 3):
+        x, middle, y = streams[first : first + 3]
         x = x[:, : y.shape[1]]  # class attention reads the patches too
         pairs = ((x, middle), (middle, y))
         shares = [(b - a).flatten(1).norm(dim=1) / a.flatten(1).norm(dim=1) for a, b in pairs]

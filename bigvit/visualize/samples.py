@@ -27,10 +27,10 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
     source = open_source(recipe.data, "train", run.data_root)
     layout = Layout(1, recipe.batch_size, 1)
     batch = next(train_batches(source, recipe, layout, 0, 0, number, task.draws))[0]
-    inputs = Prepare(recipe)(batch)
-    data = recipe.data
-    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
-    pixels = ((inputs.images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+    prepare = Prepare(recipe)
+    inputs, normalise = prepare(batch), prepare.normalise
+    pixels = (inputs.images * normalise.std + normalise.mean).clamp(0, 1)
+    pixels = (pixels * 255).round().to(torch.uint8)
     labels = [_label(target, source.classes) for target in inputs.targets.dense[:count]]
     save(picture(pixels[:count], labels), path)
 

@@ -222,7 +222,7 @@ def test_of_an_image_that_is_not_square_a_box_reaches_both_far_sides() -> None:
 def test_the_box_is_filled_with_normal_noise_in_normalised_space() -> None:
     image = np.full((3, 224, 224), 7, dtype=np.uint8)
     box = Erased(20, 30, 150, 120, 99, MEAN, STD)
-    erasing.apply(image, box)
+    box.apply(image)
     outside = image.copy()
     inside = outside[:, 30:150, 20:170]
     raw = keyed_random.bits(3 * 150 * 120 // 4, "noise", 99)

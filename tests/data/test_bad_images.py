@@ -97,7 +97,7 @@ def test_a_bad_image_is_replaced_by_a_good_one_and_nothing_else_changes(
                 photo = source.read(id)
                 drawn = augment.draw(DATA, RECIPE.seed, epoch, slot, photo.size)
                 assert np.array_equal(image.numpy(), augment.apply(photo, drawn))
-                assert target == source.target(id)
+                assert target == source.targets[id]
     assert len(straight) == 9 and seen == bad_ids
     assert len(set(used)) > 10  # not one image in the place of all
 
@@ -140,7 +140,7 @@ def test_evaluation_counts_the_good_ones_alone(root: Path, bad_ids: set[int], wo
     right = 0
     for id in set(range(60)) - bad_ids:
         pixels = augment.test_image(source.read(id), DATA).reshape(-1)
-        right += int(pixels[1] > pixels[0]) == source.target(id)
+        right += int(pixels[1] > pixels[0]) == source.targets[id]
     counts = evaluate(first_pixels, source, DATA, 7, alone(), workers)
     shown = counts.as_json()
     assert shown.pop("test_loss") > 0
@@ -250,7 +250,7 @@ def test_every_rank_knows_the_bad_images_of_all_and_stops_at_the_same_update(roo
     ]
     ranks = Threads(2)
 
-    def body(rank: Thread) -> object:
+    def body(rank: Any) -> object:
         bad, told = BadImages(source, 0.05, rank), []
         for number, step in enumerate(steps):
             before = ranks.collectives

@@ -13,7 +13,7 @@ from pictures import DATA, crop, encoded, equal
 from bigvit.data.check import check_data
 from bigvit.data.decode import BadImage
 from bigvit.data.sources import open_source
-from bigvit.data.sources.inaturalist import INaturalistSource
+from bigvit.data.sources.inaturalist import open_lists
 from bigvit.recipe import Images, Run
 
 FOLDERS = {10: "Aves/10", 2: "Plantae/2", 7: "Plantae/7"}  # by category number
@@ -70,7 +70,7 @@ def test_lists_are_read_as_they_were_written(tmp_path: Path, year: int, categori
         assert list(source.targets) == [target for _, target in wanted[split]]
         for index, (number, target) in enumerate(wanted[split]):
             assert equal(source.read(index), crop(number))
-            assert source.target(index) == target
+            assert source.targets[index] == target
             assert source.name(index) == f"train_val{year}/{folders[target]}/{99 - number}.jpg"
 
 
@@ -161,7 +161,7 @@ def test_a_list_of_iNaturalist_2018s_length_keeps_little(tmp_path: Path) -> None
     }
     file = tmp_path / "train2018.json"
     file.write_text(json.dumps(content))
-    source = INaturalistSource(tmp_path, file)
+    source = open_lists(tmp_path, "train")
     assert len(source) == count and len(source.classes) == categories
     assert np.bincount(source.targets).tolist() == [54] * 609 + [53] * 205
     assert source.names.nbytes + source.targets.nbytes < 32 * count

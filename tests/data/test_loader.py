@@ -140,7 +140,7 @@ def test_every_image_is_the_sources_varied_as_its_place_says() -> None:
         ):
             drawn = draw(recipe.data, recipe.seed, epoch, slot, (8, 8))
             assert np.array_equal(image.numpy(), apply(source.read(id), drawn))
-            assert target == source.target(id)
+            assert target == source.targets[id]
             changed += not pictures.equal(image.numpy()[0], source.read(id))
     assert changed > 1000  # 8 of 9 shifts move something
 
@@ -208,7 +208,7 @@ def test_evaluation_covers_every_image_once_in_as_many_steps_on_every_rank(
             seen.extend(batch.ids[batch.valid].tolist())
             for image, target, id in zip(batch.images, batch.targets, batch.ids, strict=True):
                 assert pictures.equal(image.numpy()[0], source.read(int(id)))
-                assert target == source.target(int(id))
+                assert target == source.targets[id]
     assert sorted(seen) == list(range(len(source)))
     assert batch_order_is_ascending(ranks)
 
@@ -237,7 +237,7 @@ def test_the_digits_are_split_as_their_docstring_says() -> None:
             pixels = np.asarray(image)
             assert np.array_equal(np.round(pixels * (16 / 255)), images[place])
             assert np.array_equal(pixels, np.round(images[place] * (255 / 16)))
-            assert source.target(index) == targets[place]
+            assert source.targets[index] == targets[place]
     assert train.images.max() == test.images.max() == 255
 
 

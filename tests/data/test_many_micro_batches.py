@@ -97,12 +97,12 @@ def test_another_error_stays_as_it_is() -> None:
 def test_a_machine_that_cannot_open_files_ends_the_run_with_that_reason(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from bigvit.data.sources.folders import FolderSource
+    from bigvit.data.sources.folders import FileSource
     from bigvit.train import main
 
-    read, reads = FolderSource.read, list[int]()
+    read, reads = FileSource.read, list[int]()
 
-    def reading(source: FolderSource, index: int) -> Any:
+    def reading(source: FileSource, index: int) -> Any:
         reads.append(index)
         if len(reads) == 40:  # in the third update
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -119,7 +119,7 @@ def test_a_machine_that_cannot_open_files_ends_the_run_with_that_reason(
                     os.close(each)
         return read(source, index)
 
-    monkeypatch.setattr(FolderSource, "read", reading)
+    monkeypatch.setattr(FileSource, "read", reading)
     write_folders(root, "val", jpegs(4, first=300))
     recipe = tmp_path / "own.py"
     small = replace(ALONE, batch_size=16)

@@ -31,8 +31,8 @@ import numpy, PIL.Image
 began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 from pathlib import Path
 from bigvit.data.decode import BadImage
-from bigvit.data.sources.folders import FolderSource
-source = FolderSource(Path(sys.argv[1]), "train")
+from bigvit.data.sources.folders import open_folders
+source = open_folders(Path(sys.argv[1]), "train")
 for index in range(len(source)):
     try:
         source.read(index)

@@ -88,7 +88,7 @@ def test_classes_are_those_of_the_names_whatever_their_order_in_a_shard(tmp_path
     assert test is not None
     for source, wanted in ((train, SEEN * 3), (test, SEEN)):
         assert source.classes == NAMES
-        assert [source.target(index) for index in range(len(source))] == wanted
+        assert [source.targets[index] for index in range(len(source))] == wanted
         assert list(source.targets) == wanted
     assert all(equal(train.read(index), crop(index)) for index in range(TRAIN))
     assert all(equal(test.read(index), crop(90 + index)) for index in range(len(SEEN)))

@@ -29,7 +29,7 @@ from bigvit.data import sources
 from bigvit.data.check import check_data
 from bigvit.data.decode import BadImage
 from bigvit.data.sources import open_source
-from bigvit.data.sources.folders import FileNames, FolderSource
+from bigvit.data.sources.folders import FileNames, open_folders
 from bigvit.data.sources.hugging_face import HuggingFaceSource
 from bigvit.recipe import Run
 
@@ -58,7 +58,7 @@ def test_a_data_set_is_read_as_it_was_written(write: Write, tmp_path: Path) -> N
         assert source.classes == CLASSES
         assert len(source) == len(source.targets) == len(images)
         for index, (name, target, content) in enumerate(images):
-            assert source.target(index) == source.targets[index] == target
+            assert source.targets[index] == target
             assert name in source.name(index)
             (tmp_path / name).write_bytes(content)
             with Image.open(tmp_path / name) as image:
@@ -76,7 +76,7 @@ def test_images_of_hugging_face_need_not_be_in_the_table(tmp_path: Path) -> None
     kinds["coarse_label"] = datasets.ClassLabel(names=["x"])
     rows = {"img": paths, "fine_label": [0, 1, 1], "coarse_label": [0, 0, 0]}
     table = datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
-    source = HuggingFaceSource(table, "train", "a table", [tmp_path])
+    source = HuggingFaceSource(table, "train", [tmp_path])
     assert equal(source.read(1), crop(1))
     assert list(source.targets) == [0, 1, 1]
     with pytest.raises(BadImage, match=r"train\[2\].*absent.png: No such file"):
@@ -96,7 +96,7 @@ def test_cifar_is_read_from_its_binary_form(fine: bool, below: bool, tmp_path: P
         assert source.classes == CLASSES and len(source) == count
         for index in range(count):
             assert equal(source.read(index), crop(first + index, (32, 32)))
-            assert source.target(index) == (first + index) % 2
+            assert source.targets[index] == (first + index) % 2
         assert source.name(3) == f"{split}[3]"
 
 
@@ -111,7 +111,7 @@ def test_idx_files_are_read_as_rgb(zipped: bool, tmp_path: Path) -> None:
         for index in range(count):
             wanted = crop(first + index, (28, 20)).convert("L").convert("RGB")
             assert equal(source.read(index), wanted)
-            assert source.target(index) == index % 2
+            assert source.targets[index] == index % 2
 
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -124,7 +124,7 @@ def test_fashion_mnist_is_read_from_debians_files() -> None:
     train, test = open_source(data, "train", FASHION), open_source(data, "test", FASHION)
     assert (len(train), len(test)) == (60_000, 10_000)
     assert np.bincount(train.targets).tolist() == [6000] * 10
-    assert train.read(0).size == (28, 28) and train.target(0) == 9  # an ankle boot
+    assert train.read(0).size == (28, 28) and train.targets[0] == 9  # an ankle boot
 
 
 def test_class_folders_hold_what_torchvision_takes_in_its_order(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_class_folders_hold_what_torchvision_takes_in_its_order(tmp_path: Path) 
     for name in ("b/notes.txt", "readme.md"):
         (tmp_path / "train" / name).write_text("no image")
     (tmp_path / "train/b/folder.jpg").mkdir()
-    source = FolderSource(tmp_path, "train")
+    source = open_folders(tmp_path, "train")
     assert source.classes == ["a b", "b", "é"]
     found = [source.name(index).removeprefix("train/") for index in range(len(source))]
     assert found == ["a b/x.webp", "b/1.Png", "b/10.jpg", "b/2.JPEG", "é/y.jpg"]
@@ -148,7 +148,7 @@ def test_names_of_any_bytes_are_read_and_shown_on_one_line(tmp_path: Path) -> No
     for name in (b"\xff.png", b"two\nlines.png"):
         with open(os.path.join(folder, name), "wb") as file:
             file.write(encoded(crop(0)))
-    source = FolderSource(tmp_path, "train")
+    source = open_folders(tmp_path, "train")
     assert [source.name(i) for i in (0, 1)] == ["train/a/two\\nlines.png", "train/a/\\xff.png"]
     assert all(equal(source.read(i), crop(0)) for i in (0, 1))
 

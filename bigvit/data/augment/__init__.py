@@ -60,25 +60,15 @@ def _draw_augment(data: Images, *place: int) -> Three | Operations | None:
 
 def apply(image: Image.Image, drawn: Drawn) -> NDArray[np.uint8]:
     """The varied image (C, H, W), an array of its own."""
-    match drawn.crop:
-        case Moved():
-            image = shift.apply(image, drawn.crop)
-        case ResizedCrop() | SimpleCrop():
-            image = crop.apply(image, drawn.crop)
-        case None:
-            pass
+    if drawn.crop is not None:
+        image = drawn.crop.apply(image)
     if drawn.flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    match drawn.augment:
-        case Three():
-            image = three_augment.apply(image, drawn.augment)
-        case Operations():
-            image = rand_augment.apply(image, drawn.augment)
-        case None:
-            pass
+    if drawn.augment is not None:
+        image = drawn.augment.apply(image)
     pixels = _array(image)
-    if drawn.erased:
-        erasing.apply(pixels, drawn.erased)
+    if drawn.erased is not None:
+        drawn.erased.apply(pixels)
     return pixels
 
 

@@ -27,6 +27,13 @@ class ResizedCrop(NamedTuple):
     size: ImageSize
     interpolation: Interpolation
 
+    def apply(self, image: Image.Image) -> Image.Image:
+        """The box, resized."""
+        down, across = sides(self.size)
+        # not resize(box=): that looks beyond the box
+        box = (self.left, self.top, self.left + self.width, self.top + self.height)
+        return image.crop(box).resize((across, down), RESAMPLING[self.interpolation])
+
 
 class SimpleCrop(NamedTuple):
     """The size that the image is resized to, its border, and where the crop lies within both."""
@@ -38,6 +45,17 @@ class SimpleCrop(NamedTuple):
     top: int
     size: ImageSize
     interpolation: Interpolation
+
+    def apply(self, image: Image.Image) -> Image.Image:
+        """The crop, of which no more is resized than it needs."""
+        down, across = sides(self.size)
+        rows = _reflected(np.arange(self.top, self.top + down) - self.padding, self.height)
+        columns = _reflected(np.arange(self.left, self.left + across) - self.padding, self.width)
+        top, left = rows.min(), columns.min()
+        box = (int(left), int(top), int(columns.max()) + 1, int(rows.max()) + 1)
+        resampling = RESAMPLING[self.interpolation]
+        part = np.asarray(_part_resized(image, (self.width, self.height), box, resampling))
+        return Image.fromarray(part[(rows - top)[:, None], columns - left])
 
 
 def draw(
@@ -96,25 +114,6 @@ def _draw_simple(
     return SimpleCrop(w, h, crop.padding, left, top, size, crop.interpolation)
 
 
-def apply(image: Image.Image, drawn: ResizedCrop | SimpleCrop) -> Image.Image:
-    """The crop that was drawn."""
-    resampling = RESAMPLING[drawn.interpolation]
-    down, across = sides(drawn.size)
-    match drawn:
-        case ResizedCrop(left, top, width, height):
-            # not resize(box=): that looks beyond the box
-            return image.crop((left, top, left + width, top + height)).resize(
-                (across, down), resampling
-            )
-        case SimpleCrop(width, height, padding, left, top):
-            rows = _reflected(np.arange(top, top + down) - padding, height)
-            columns = _reflected(np.arange(left, left + across) - padding, width)
-            top, left = rows.min(), columns.min()
-            box = (int(left), int(top), int(columns.max()) + 1, int(rows.max()) + 1)
-            part = np.asarray(_part_resized(image, (width, height), box, resampling))
-            return Image.fromarray(part[(rows - top)[:, None], columns - left])
-
-
 def central(image: Image.Image, size: ImageSize, ratio: float) -> Image.Image:
     """The centre, once the image is resized by bicubic interpolation to cover int(size / ratio): of
     a square, the short side to it."""
@@ -139,30 +138,22 @@ def _part_resized(
     left, top, right, bottom = box
     if size[0] * size[1] <= WHOLE:
         return image.resize(size, resampling).crop(box)
-    x = _span(left, right, image.width, size[0])
-    y = _span(top, bottom, image.height, size[1])
-    near = image.crop((x.first, y.first, x.last, y.last))  # there, float32 is fine enough
-    within = (x.start, y.start, x.stop, y.stop)
+    first_x, last_x, start_x, stop_x = _span(left, right, image.width, size[0])
+    first_y, last_y, start_y, stop_y = _span(top, bottom, image.height, size[1])
+    near = image.crop((first_x, first_y, last_x, last_y))  # there, float32 is fine enough
+    within = (start_x, start_y, stop_x, stop_y)
     return near.resize((right - left, bottom - top), resampling, box=within)
 
 
-class _Span(NamedTuple):
-    """Where a part of a resized line comes from."""
-
-    first: int  # pixel that it is computed from
-    last: int  # the one after the last of these
-    start: float  # of the part, counted from the first
-    stop: float
-
-
-def _span(start: int, stop: int, length: int, resized: int) -> _Span:
+def _span(start: int, stop: int, length: int, resized: int) -> tuple[int, int, float, float]:
     """Where places from `start` to before `stop` of a line of `length` pixels come from, once it is
-    resized."""
+    resized: the first pixel that they are computed from, the one after the last, and the part
+    itself, counted from that first pixel."""
     scale = length / resized
     reach = SUPPORT * max(1.0, scale) + 1
     first = max(0, math.floor(start * scale - reach))
     last = min(length, math.ceil(stop * scale + reach))
-    return _Span(first, last, start * scale - first, min(stop * scale - first, last - first))
+    return first, last, start * scale - first, min(stop * scale - first, last - first)
 
 
 def _covering(down: int, across: int, width: int, height: int) -> tuple[int, int]:

@@ -27,6 +27,22 @@ class Erased(NamedTuple):
     mean: tuple[float, ...]  # a channel's mean, of values in [0, 1]
     std: tuple[float, ...]  # a channel's standard deviation, of values in [0, 1]
 
+    def apply(self, image: NDArray[np.uint8]) -> None:
+        """Fill the box of the image (C, H, W), in place.
+
+        timm draws N(0, 1) for every value after normalisation. Here images are normalised on the
+        device, so the noise is written as the uint8 that normalises nearest to it,
+        round(255 clip(noise std + mean, 0, 1)): noise beyond black and white is lost.
+        """
+        count = len(image) * self.height * self.width
+        # 16 bits a value: noise in 65,536 equally likely steps, far finer than the pixels' 256
+        words = keyed_random.bits(-(-count // 4), "noise", self.noise).astype("<u8")
+        raw = words.view("<u2")[:count].reshape(len(image), self.height, self.width)
+        rows = slice(self.top, self.top + self.height)
+        columns = slice(self.left, self.left + self.width)
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            image[channel, rows, columns] = _values(mean, std)[raw[channel]]
+
 
 def draw(data: Images, *place: int) -> Erased | None:
     """With the recipe's probability, the first of ten boxes that is smaller than the image."""
@@ -47,23 +63,6 @@ def draw(data: Images, *place: int) -> Erased | None:
             noise = keyed_random.seed("noise", *place)
             return Erased(left, top, width, height, noise, data.mean, data.std)
     return None
-
-
-def apply(image: NDArray[np.uint8], drawn: Erased) -> None:
-    """Fill the box of the image (C, H, W), in place.
-
-    timm draws N(0, 1) for every value after normalisation. Here images are normalised on the
-    device, so the noise is written as the uint8 that normalises nearest to it,
-    round(255 clip(noise std + mean, 0, 1)): noise beyond black and white is lost.
-    """
-    count = len(image) * drawn.height * drawn.width
-    # 16 bits a value: noise in 65,536 equally likely steps, far finer than the pixels' 256
-    raw = keyed_random.bits(-(-count // 4), "noise", drawn.noise).astype("<u8").view("<u2")[:count]
-    raw = raw.reshape(len(image), drawn.height, drawn.width)
-    rows = slice(drawn.top, drawn.top + drawn.height)
-    columns = slice(drawn.left, drawn.left + drawn.width)
-    for channel, (mean, std) in enumerate(zip(drawn.mean, drawn.std, strict=True)):
-        image[channel, rows, columns] = _values(mean, std)[raw[channel]]
 
 
 @functools.cache

@@ -48,6 +48,16 @@ class Operations(NamedTuple):
     fill: tuple[int, ...]
     interpolation: Interpolation
 
+    def apply(self, image: Image.Image) -> Image.Image:
+        """The RGB image after the operations, which are timm's own functions."""
+        from timm.data.auto_augment import NAME_TO_OP  # seconds to import; few recipes need it
+
+        common = {"fillcolor": self.fill, "resample": RESAMPLING[self.interpolation]}
+        for name, value in self.operations:
+            arguments = () if value is None else (value,)
+            image = NAME_TO_OP[name](image, *arguments, **common)
+        return image
+
 
 def draw(
     augment: RandAugment, fill: tuple[int, ...], interpolation: Interpolation, *place: int
@@ -106,14 +116,3 @@ def argument(name: str, level: float, negate: bool) -> float | None:
             return sign * (share * 0.45)  # of the side
         case _:
             raise AssertionError(name)
-
-
-def apply(image: Image.Image, drawn: Operations) -> Image.Image:
-    """The RGB image after the operations, which are timm's own functions."""
-    from timm.data.auto_augment import NAME_TO_OP  # seconds to import; few recipes need it
-
-    common = {"fillcolor": drawn.fill, "resample": RESAMPLING[drawn.interpolation]}
-    for name, value in drawn.operations:
-        arguments = () if value is None else (value,)
-        image = NAME_TO_OP[name](image, *arguments, **common)
-    return image

@@ -35,6 +35,21 @@ class Three(NamedTuple):
     radius: float | None
     jitter: tuple[Jitter, ...]
 
+    def apply(self, image: Image.Image) -> Image.Image:
+        """The RGB image after the operation and the jitter."""
+        match self:
+            case Three("grayscale"):
+                image = image.convert("L").convert("RGB")
+            case Three("solarize"):
+                image = ImageOps.solarize(image, THRESHOLD)
+            case Three("blur", float(radius)):
+                image = image.filter(ImageFilter.GaussianBlur(radius))
+            case _:
+                raise AssertionError(self)
+        for what, factor in self.jitter:
+            image = ENHANCE[what](image).enhance(factor)
+        return image
+
 
 def draw(augment: ThreeAugment, *place: int) -> Three:
     """One operation of three, equally likely, and jitter by factors within 1 +- its strength."""
@@ -56,19 +71,3 @@ def _draw_jitter(strength: float, *place: int) -> tuple[Jitter, ...]:
         Jitter(ENHANCEMENTS[i], low + (high - low) * factors[i])
         for i in sorted(range(count), key=order.__getitem__)
     )
-
-
-def apply(image: Image.Image, drawn: Three) -> Image.Image:
-    """The RGB image after the operation and the jitter."""
-    match drawn:
-        case Three("grayscale"):
-            image = image.convert("L").convert("RGB")
-        case Three("solarize"):
-            image = ImageOps.solarize(image, THRESHOLD)
-        case Three("blur", float(radius)):
-            image = image.filter(ImageFilter.GaussianBlur(radius))
-        case _:
-            raise AssertionError(drawn)
-    for what, factor in drawn.jitter:
-        image = ENHANCE[what](image).enhance(factor)
-    return image

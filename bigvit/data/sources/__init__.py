@@ -1,11 +1,13 @@
 """Where images come from, one form a file."""
 
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from bigvit.data.sources import arrays, folders, hugging_face, inaturalist
 from bigvit.data.sources.digits import DigitsSource
-from bigvit.data.sources.renumbered import renumbered
 from bigvit.data.sources.source import Source, Split
 from bigvit.recipe import Data, Digits, Images
 
@@ -52,11 +54,11 @@ def open_splits(data: Data, root: Path | None = None) -> tuple[Source, Source | 
     train = open_source(data, "train", root)
     if not data.tested:
         return train, None
+    test = open_source(data, "test", root)
     try:
-        return train, matched(open_source(data, "test", root), train)
+        return train, matched(test, train)
     except ValueError as error:
-        text = str(error).removeprefix(f"--data-root {root}: ")
-        raise ValueError(f"--data-root {root}: {text}") from None
+        raise ValueError(f"--data-root {root}: {error}") from None
 
 
 def matched(test: Source, train: Source) -> Source:
@@ -73,20 +75,45 @@ def matched(test: Source, train: Source) -> Source:
     return by_train
 
 
+def renumbered(source: Source, classes: list[str]) -> Source:
+    """A source by the class numbers that its names have in a list, which may have more.
+
+    Raises:
+        ValueError: a name is not in the list, or twice.
+    """
+    if source.classes == classes:
+        return source
+    number_of = {name: number for number, name in enumerate(classes)}
+    for names in (source.classes, classes):
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two classes are called {twice!r}")
+    if strange := [name for name in source.classes if name not in number_of]:
+        shown = ", ".join(strange[:3]) + ", ..." * (len(strange) > 3)
+        of = f"{len(strange):,} of {len(source.classes):,} classes"
+        raise ValueError(f"{of} are not among the other {len(classes):,} ({shown})")
+    numbers = np.array([number_of[name] for name in source.classes], np.int32)
+    by_others = copy(source)
+    by_others.classes, by_others.targets = classes, numbers[source.targets]
+    return by_others
+
+
 @lru_cache(maxsize=2)  # listed once: for the check before torch is imported, and for training
 def _open(root: Path, split: Split) -> Source:
     """Recognise what lies at a root, and open a split of it."""
-    if (text := str(root)).startswith(hugging_face.HUB):
-        return hugging_face.open_hub(text.removeprefix(hugging_face.HUB), split)
-    if not root.is_dir():
-        raise ValueError(f"--data-root {root}: there is no such folder")
     try:
+        if (text := str(root)).startswith(hugging_face.HUB):
+            return hugging_face.open_hub(text.removeprefix(hugging_face.HUB), split)
         return _open_folder(root, split)
     except OSError as error:
         raise ValueError(f"--data-root {root} cannot be read: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"--data-root {root}: {error}") from None
 
 
 def _open_folder(root: Path, split: Split) -> Source:
+    if not root.is_dir():
+        raise ValueError("there is no such folder")
     if hugging_face.find_saved(root):
         return hugging_face.open_saved(root, split)
     if found := hugging_face.find_parquet(root):
@@ -97,19 +124,18 @@ def _open_folder(root: Path, split: Split) -> Source:
         return arrays.open_idx(root, split)
     if shards := next((path for glob in ("*.tar", "*/*.tar") for path in root.glob(glob)), None):
         raise ValueError(
-            f"--data-root {root}: webdataset shards ({shards.name}) are read in order only; "
-            "convert them once: datasets.load_dataset('webdataset', data_files='ROOT/*.tar', "
-            "split='train'), its classes cast to ClassLabel, then .to_parquet('train.parquet')"
+            f"webdataset shards ({shards.name}) are read in order only; convert them once: "
+            "datasets.load_dataset('webdataset', data_files='ROOT/*.tar', split='train'), its "
+            "classes cast to ClassLabel, then .to_parquet('train.parquet')"
         )
     if any((root / name).exists() for name in ("cifar-10-batches-py", "cifar-100-python")):
         raise ValueError(
-            f"--data-root {root}: CIFAR's Python version is pickled code, which is not read; "
-            "get the binary version"
+            "CIFAR's Python version is pickled code, which is not read; get the binary version"
         )
     if folders.find_folders(root):
         return folders.open_folders(root, split)
     if inaturalist.find_lists(root):
         return inaturalist.open_lists(root, split)
     if split == "test" and folders.find_classes(root):
-        return folders.FolderSource(root, "")
-    raise ValueError(f"--data-root {root}: no data set is recognised there; {FORMS}")
+        return folders.open_classes(root, "")
+    raise ValueError(f"no data set is recognised there; {FORMS}")

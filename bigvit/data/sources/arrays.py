@@ -3,6 +3,7 @@ IDX files (MNIST, Fashion-MNIST). No pickle is read."""
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,20 @@ class ArraySource:
     """Images held in memory, which the workers share."""
 
     def __init__(
-        self, split: Split, images: NDArray[np.uint8], targets: NDArray[np.uint8], names: list[str]
+        self,
+        split: Split,
+        images: NDArray[np.uint8],
+        targets: NDArray[Any],
+        classes: list[str],
+        mode: str = "RGB",
     ) -> None:
         """
         Args:
             images: (images, H, W) gray or (images, H, W, 3).
+            mode: of what is read, as PIL names it.
         """
-        self.split, self.images, self.targets, self.classes = split, images, targets, names
+        self.split, self.images, self.mode = split, images, mode
+        self.targets, self.classes = targets, classes
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -32,14 +40,11 @@ class ArraySource:
     def name(self, index: int) -> str:
         return f"{self.split}[{index}]"
 
-    def target(self, index: int) -> int:
-        return int(self.targets[index])
-
     def contents(self) -> NDArray[np.uint8]:
         return self.images
 
     def read(self, index: int) -> Image.Image:
-        return Image.fromarray(self.images[index]).convert("RGB")
+        return Image.fromarray(self.images[index]).convert(self.mode)
 
 
 def find_cifar(root: Path) -> Path | None:
@@ -69,12 +74,12 @@ def open_cifar(folder: Path, split: Split) -> ArraySource:
     parts: list[NDArray[np.uint8]] = []
     for file in files:
         if not file.is_file():
-            raise ValueError(f"--data-root: {file} is missing")
+            raise ValueError(f"{file} is missing")
         content = np.fromfile(file, np.uint8)
         if len(content) == 0 or len(content) % (labels + pixels):
             raise ValueError(
-                f"--data-root: {file} has {len(content):,} bytes, not a multiple of "
-                f"{labels + pixels:,}; get it again"
+                f"{file} has {len(content):,} bytes, not a multiple of {labels + pixels:,}; get it "
+                "again"
             )
         parts.append(content.reshape(-1, labels + pixels))
     records = np.concatenate(parts)
@@ -82,8 +87,8 @@ def open_cifar(folder: Path, split: Split) -> ArraySource:
     if (strange := targets >= len(names)).any():
         row = int(strange.argmax())
         raise ValueError(
-            f"--data-root: record {row:,} of {split} in {folder}, counted from 0, is of class "
-            f"{targets[row]}, not of 0 to {len(names) - 1}"
+            f"record {row:,} of {split} in {folder}, counted from 0, is of class {targets[row]}, "
+            f"not of 0 to {len(names) - 1}"
         )
     images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return ArraySource(split, np.ascontiguousarray(images), targets, names)
@@ -104,8 +109,8 @@ def open_idx(root: Path, split: Split) -> ArraySource:
     targets = _read_idx(root, IDX[split], "labels-idx1", 1)
     if len(images) != len(targets) or len(targets) == 0:
         raise ValueError(
-            f"--data-root {root}: {len(images):,} images and {len(targets):,} labels of "
-            f"{IDX[split]} do not belong together"
+            f"{len(images):,} images and {len(targets):,} labels of {IDX[split]} do not belong "
+            "together"
         )
     return ArraySource(split, images, targets, [str(n) for n in range(int(targets.max()) + 1)])
 
@@ -117,7 +122,7 @@ def _idx_file(root: Path, split: str, kind: str) -> Path | None:
 
 def _read_idx(root: Path, split: str, kind: str, dimensions: int) -> NDArray[np.uint8]:
     if (file := _idx_file(root, split, kind)) is None:
-        raise ValueError(f"--data-root {root}: {split}-{kind}-ubyte[.gz] is missing")
+        raise ValueError(f"{split}-{kind}-ubyte[.gz] is missing")
     try:
         content = file.read_bytes()
         if file.suffix == ".gz":
@@ -128,4 +133,4 @@ def _read_idx(root: Path, split: str, kind: str, dimensions: int) -> NDArray[np.
             raise ValueError("its first four bytes are not an IDX file's")
         return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
     except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"--data-root: {file} is not a whole IDX file: {error}") from None
+        raise ValueError(f"{file} is not a whole IDX file: {error}") from None

@@ -5,7 +5,7 @@ laid out the folders made them."""
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -56,100 +56,50 @@ class FileNames:
         return len(self.content) + self.starts.nbytes
 
 
-class FolderSource:
-    """Images below class folders, in the order of (class, file name)."""
+class FileSource:
+    """Image files below a folder."""
 
-    def __init__(self, root: Path, folder: str) -> None:
-        """List ROOT/folder, or ROOT where it is "".
-
-        Raises:
-            ValueError: there are no class folders, or one has no images.
+    def __init__(
+        self, root: Path, names: FileNames, targets: NDArray[np.int32], classes: list[str]
+    ) -> None:
         """
-        self.root, self.folder = os.fsencode(root), folder
-        within = os.path.join(self.root, os.fsencode(folder))
-        self.folders = _class_folders(within)
-        if not self.folders:
-            raise ValueError(f"--data-root {root}: {folder}/ has no class folders")
-        counts: list[int] = []
-        self.names = FileNames(_listed(within, self.folders, counts))
-        if empty := [i for i, count in enumerate(counts) if not count]:
-            first = shown(self.folders[empty[0]])
-            raise ValueError(
-                f"--data-root {root}: {len(empty)} of {len(counts)} class folders in "
-                f"{folder or '.'}/ have no images ({first}, ...); remove or fill them"
-            )
-        self.targets: NDArray[np.int32] = np.repeat(
-            np.arange(len(counts), dtype=np.int32), np.array(counts)
-        )
-        self.classes = [shown(name) for name in self.folders]
+        Args:
+            names: paths from the root.
+        """
+        self.root, self.names = os.fsencode(root), names
+        self.targets, self.classes = targets, classes
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def name(self, index: int) -> str:
-        return shown(self._path(index))
-
-    def target(self, index: int) -> int:
-        return int(self.targets[index])
+        return shown(self.names[index])
 
     def contents(self) -> NDArray[np.int64]:
-        folders = [self._within(folder) for folder in self.folders]
+        count = len(self)
+        sizes = np.full(count, -1, np.int64)
 
-        def paths(start: int, stop: int) -> Iterator[bytes]:
-            targets = self.targets[start:stop].tolist()
-            for target, name in zip(targets, self.names.between(start, stop), strict=True):
-                yield folders[target] + name
+        def look(start: int) -> None:
+            paths = self.names.between(start, min(count, start + CHUNK))
+            for index, path in enumerate(paths, start):
+                try:
+                    status = os.stat(path, dir_fd=folder)
+                except (OSError, ValueError):
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    sizes[index] = status.st_size
 
-        return file_sizes(self.root, len(self), paths)
+        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(look, range(0, count, CHUNK)))
+        finally:
+            os.close(folder)
+        return sizes
 
     def read(self, index: int) -> Image.Image:
-        return read_file(self.root, self._path(index))
-
-    def _path(self, index: int) -> bytes:
-        """Relative to the root."""
-        return self._within(self.folders[self.targets[index]]) + self.names[index]
-
-    def _within(self, folder: bytes) -> bytes:
-        """What goes before a name."""
-        return os.path.join(os.fsencode(self.folder), folder, b"")
-
-
-def read_file(root: bytes, path: bytes) -> Image.Image:
-    """The image at a path below a root.
-
-    Raises:
-        BadImage: it cannot be read.
-        Unread: no file can be.
-    """
-    return decode(content_of(os.path.join(root, path), shown(path)), shown(path))
-
-
-def file_sizes(
-    root: bytes, count: int, paths: Callable[[int, int], Iterable[bytes]]
-) -> NDArray[np.int64]:
-    """How many bytes each of so many files below a root has (count,); -1 where there is no file.
-
-    Args:
-        paths: those of numbers from a multiple of CHUNK to before another number, in order.
-    """
-    sizes = np.full(count, -1, np.int64)
-
-    def look(start: int) -> None:
-        for index, path in enumerate(paths(start, min(count, start + CHUNK)), start):
-            try:
-                status = os.stat(path, dir_fd=folder)
-            except (OSError, ValueError):
-                continue
-            if stat.S_ISREG(status.st_mode):
-                sizes[index] = status.st_size
-
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(look, range(0, count, CHUNK)))
-    finally:
-        os.close(folder)
-    return sizes
+        path = self.names[index]
+        return decode(content_of(os.path.join(self.root, path), shown(path)), shown(path))
 
 
 def find_folders(root: Path) -> bool:
@@ -160,10 +110,10 @@ def find_folders(root: Path) -> bool:
 def find_classes(root: Path) -> bool:
     """Whether the root itself holds class folders of images."""
     within = os.fsencode(root)
-    return any(any(_listed(within, [name], [])) for name in _class_folders(within))
+    return any(_images(os.path.join(within, name)) for name in _class_folders(within))
 
 
-def open_folders(root: Path, split: Split) -> FolderSource:
+def open_folders(root: Path, split: Split) -> FileSource:
     """The images of a split.
 
     Raises:
@@ -171,9 +121,39 @@ def open_folders(root: Path, split: Split) -> FolderSource:
     """
     for name in NAMES[split]:
         if (root / name).is_dir():
-            return FolderSource(root, name)
+            return open_classes(root, name)
     wanted = " or ".join(f"{name}/" for name in NAMES[split])
-    raise ValueError(f"--data-root {root}: there is no {wanted} of class folders in it")
+    raise ValueError(f"there is no {wanted} of class folders in it")
+
+
+def open_classes(root: Path, folder: str) -> FileSource:
+    """The images below the class folders of ROOT/folder, or of ROOT where it is "", in the order of
+    (class, file name).
+
+    Raises:
+        ValueError: there are no class folders, or one has no images.
+    """
+    start = os.fsencode(folder)
+    within = os.path.join(os.fsencode(root), start)
+    classes = _class_folders(within)
+    if not classes:
+        raise ValueError(f"{folder}/ has no class folders")
+    counts: list[int] = []
+
+    def paths() -> Iterator[bytes]:
+        for name in classes:
+            images, before = _images(os.path.join(within, name)), os.path.join(start, name, b"")
+            counts.append(len(images))
+            yield from (before + image for image in images)
+
+    names = FileNames(paths())
+    if empty := [name for name, count in zip(classes, counts, strict=True) if not count]:
+        raise ValueError(
+            f"{len(empty)} of {len(classes)} class folders in {folder or '.'}/ have no images "
+            f"({shown(empty[0])}, ...); remove or fill them"
+        )
+    targets = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
+    return FileSource(root, names, targets, [shown(name) for name in classes])
 
 
 def _class_folders(within: bytes) -> list[bytes]:
@@ -184,14 +164,12 @@ def _class_folders(within: bytes) -> list[bytes]:
     return sorted(names, key=int) if all(name.isdigit() for name in names) else names
 
 
-def _listed(within: bytes, folders: list[bytes], counts: list[int]) -> Iterator[bytes]:
-    """File names of one class after the other, which are counted."""
-    for folder in folders:
-        with os.scandir(os.path.join(within, folder)) as entries:
-            # a link that leads nowhere is listed, and found bad when it is read
-            names = [e.name for e in entries if e.name.lower().endswith(ENDINGS) and _no_folder(e)]
-        counts.append(len(names))
-        yield from sorted(names)
+def _images(folder: bytes) -> list[bytes]:
+    """File names, sorted."""
+    with os.scandir(folder) as entries:
+        # a link that leads nowhere is listed, and found bad when it is read
+        names = [e.name for e in entries if e.name.lower().endswith(ENDINGS) and _no_folder(e)]
+    return sorted(names)
 
 
 def _no_folder(entry: os.DirEntry[bytes]) -> bool:

@@ -43,7 +43,6 @@ class HuggingFaceSource:
         self,
         rows: Any,
         split: Split,
-        where: str,
         folders: Sequence[str | Path] = (),
         files: Sequence[Labels] | None = None,
     ) -> None:
@@ -57,15 +56,15 @@ class HuggingFaceSource:
         """
         from datasets import Image
 
-        image, label = _columns(rows.features, where)
+        image, label = _columns(rows.features)
         self.split, self.image = split, image
         files = list(_labels_of(rows, label)) if files is None else files
         self.classes: list[str] = files[0].names
-        self.targets = _targets(files, where)
+        self.targets = _targets(files)
         if len(self.targets) != len(rows):
             raise ValueError(
-                f"--data-root {where}: {split} has {len(rows):,} rows in the cache of `datasets`, "
-                f"but {len(self.targets):,} labels; remove that cache, and start again"
+                f"{split} has {len(rows):,} rows in the cache of `datasets`, but "
+                f"{len(self.targets):,} labels; remove that cache, and start again"
             )
         self.rows = rows.select_columns(image).cast_column(image, Image(decode=False))
         self.folders = [os.path.abspath(folder) for folder in folders]
@@ -73,8 +72,8 @@ class HuggingFaceSource:
         for index in self._without_bytes():
             if (path := self._paths[index].as_py()) and self._below(path) is None:
                 raise ValueError(
-                    f"--data-root {where}: {self.name(index)} is outside of it; let cells hold "
-                    "bytes, or paths below that folder"
+                    f"{self.name(index)} is outside of it; let cells hold bytes, or paths below "
+                    "that folder"
                 )
 
     def __len__(self) -> int:
@@ -83,9 +82,6 @@ class HuggingFaceSource:
     def name(self, index: int) -> str:
         path = self._paths[index].as_py()
         return f"{self.split}[{index}]" + (f" {shown(os.fsencode(path))}" if path else "")
-
-    def target(self, index: int) -> int:
-        return int(self.targets[index])
 
     def contents(self) -> NDArray[np.int64]:
         from pyarrow import compute
@@ -126,7 +122,7 @@ class HuggingFaceSource:
         return None
 
 
-def _columns(kinds: Any, where: str) -> tuple[str, str]:
+def _columns(kinds: Any, of: str = "") -> tuple[str, str]:
     """Names of the column of images and of that of classes."""
     from datasets import Image
 
@@ -136,8 +132,8 @@ def _columns(kinds: Any, where: str) -> tuple[str, str]:
     if len(images) != 1 or label is None:
         found = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in kinds.items())
         raise ValueError(
-            f"--data-root {where}: one column of images (Image) and one of classes "
-            f"(ClassLabel) is needed, not {found}; `datasets`' cast_column makes them so"
+            f"{of}one column of images (Image) and one of classes (ClassLabel) is needed, not "
+            f"{found}; `datasets`' cast_column makes them so"
         )
     return images[0], label
 
@@ -163,7 +159,7 @@ def _labels_of(rows: Any, label: str) -> Iterable[Labels]:
         yield Labels(file, list(kind.names), table.column(label))
 
 
-def _targets(files: Sequence[Labels], where: str) -> NDArray[np.int32]:
+def _targets(files: Sequence[Labels]) -> NDArray[np.int32]:
     """Class numbers of all images (images,), by the names of the first file.
 
     Raises:
@@ -174,8 +170,8 @@ def _targets(files: Sequence[Labels], where: str) -> NDArray[np.int32]:
     for file, own, column in files:
         if differing := number_of.keys() ^ set(own):
             raise ValueError(
-                f"--data-root {where}: {file} and {files[0].file} have other classes "
-                f"({len(own):,} and {len(number_of):,}; {min(differing)!r} is in one of them only)"
+                f"{file} and {files[0].file} have other classes ({len(own):,} and "
+                f"{len(number_of):,}; {min(differing)!r} is in one of them only)"
             )
         numbers = column.to_pandas()
         fine = numbers.between(0, len(own) - 1)  # false of null, too
@@ -183,7 +179,7 @@ def _targets(files: Sequence[Labels], where: str) -> NDArray[np.int32]:
             row = int(np.argmin(fine.to_numpy()))
             value = column[row].as_py()
             raise ValueError(
-                f"--data-root {where}: row {row:,} of {file}, counted from 0, is of class "
+                f"row {row:,} of {file}, counted from 0, is of class "
                 f"{'null' if value is None else value}, not of 0 to {len(own) - 1}"
             )
         renumbered = np.array([number_of[name] for name in own], np.int32)
@@ -205,19 +201,18 @@ def open_saved(root: Path, split: Split) -> HuggingFaceSource:
     try:
         splits = read_json(root / "dataset_dict.json")["splits"]
     except FileNotFoundError:
-        raise ValueError(
-            f"--data-root {root}: it is one split; save a DatasetDict of train and validation"
-        ) from None
+        said = "it is one split; save a DatasetDict of train and validation"
+        raise ValueError(said) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"--data-root {root}: dataset_dict.json is damaged: {error}") from None
-    name = _choose(splits, split, str(root))
+        raise ValueError(f"dataset_dict.json is damaged: {error}") from None
+    name = _choose(splits, split)
     from datasets import load_from_disk
 
     try:
         rows = load_from_disk(str(root / name))
     except (OSError, ValueError) as error:
-        raise ValueError(f"--data-root {root / name} cannot be read: {error}") from None
-    return HuggingFaceSource(rows, split, str(root), [root])
+        raise ValueError(f"{name} cannot be read: {error}") from None
+    return HuggingFaceSource(rows, split, [root])
 
 
 def find_parquet(root: Path) -> dict[str, list[Path]]:
@@ -235,22 +230,21 @@ def open_parquet(root: Path, found: dict[str, list[Path]], split: Split) -> Hugg
     Raises:
         ValueError: there are none of the split, or they cannot be read.
     """
-    files = found[_choose(found, split, str(root))]
+    files = found[_choose(found, split)]
     from datasets import Dataset, config
     from datasets.exceptions import DatasetGenerationError
 
-    where = str(root)
-    labels = [_read_labels(file, where, split) for file in files]
-    _targets(labels, where)  # before hours are spent on converting
+    labels = [_read_labels(file, split) for file in files]
+    _targets(labels)  # before hours are spent on converting
     try:
         cache = Path(config.HF_DATASETS_CACHE) / f"bigvit-{_fingerprint(files)}"
         rows = Dataset.from_parquet([str(file) for file in files], cache_dir=str(cache))
     except (OSError, ValueError, DatasetGenerationError) as error:
-        raise ValueError(f"--data-root {root}: {split} cannot be read: {error}") from None
-    return HuggingFaceSource(rows, split, where, [root], labels)
+        raise ValueError(f"{split} cannot be read: {error}") from None
+    return HuggingFaceSource(rows, split, [root], labels)
 
 
-def _read_labels(file: Path, where: str, split: Split) -> Labels:
+def _read_labels(file: Path, split: Split) -> Labels:
     """The classes of the images in a parquet file."""
     from datasets import Features
     from pyarrow import parquet
@@ -262,9 +256,8 @@ def _read_labels(file: Path, where: str, split: Split) -> Labels:
             name: opened.read(columns=[name]) for name, kind in kinds.items() if _has_classes(kind)
         }
     except (OSError, ValueError) as error:
-        reason = f"{split} cannot be read: {file.name}: {error}"
-        raise ValueError(f"--data-root {where}: {reason}") from None
-    label = _columns(kinds, f"{where}: {file.name}")[1]
+        raise ValueError(f"{split} cannot be read: {file.name}: {error}") from None
+    label = _columns(kinds, f"{file.name}: ")[1]
     return Labels(str(file), list(kinds[label].names), numbers[label].column(label))
 
 
@@ -297,22 +290,17 @@ def open_hub(name: str, split: Split) -> HuggingFaceSource:
     from datasets import config, get_dataset_split_names, load_dataset
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    where = f"{HUB}{name}"
     try:
-        chosen = _choose(get_dataset_split_names(name), split, where)
-        rows = load_dataset(name, split=chosen)
-    except (OSError, ValueError) as error:
-        text = str(error).removeprefix(f"--data-root {where}: ")
-        raise ValueError(f"--data-root {where}: {text}") from None
+        rows = load_dataset(name, split=_choose(get_dataset_split_names(name), split))
+    except OSError as error:
+        raise ValueError(str(error)) from None
     fetched = (HF_HUB_CACHE, config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH)
-    return HuggingFaceSource(rows, split, where, fetched)
+    return HuggingFaceSource(rows, split, fetched)
 
 
-def _choose(there: Any, split: Split, where: str) -> str:
+def _choose(there: Any, split: Split) -> str:
     for name in NAMES[split]:
         if name in there:
             return name
     listed = ", ".join(name or "files of another name" for name in there)
-    raise ValueError(
-        f"--data-root {where}: it has no {' or '.join(NAMES[split])} split, only {listed}"
-    )
+    raise ValueError(f"it has no {' or '.join(NAMES[split])} split, only {listed}")

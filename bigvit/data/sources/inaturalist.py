@@ -8,66 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
-from bigvit.data.sources.folders import FileNames, file_sizes, read_file, shown
+from bigvit.data.sources.folders import FileNames, FileSource, shown
 from bigvit.data.sources.source import Split
 
 LISTS = {"train": "train20[0-9][0-9].json", "test": "val20[0-9][0-9].json"}
-
-
-class INaturalistSource:
-    """The images of one list, in the order of (category number, file name)."""
-
-    def __init__(self, root: Path, file: Path) -> None:
-        """
-        Raises:
-            ValueError: the list is damaged, names a file elsewhere, or its images are not there.
-        """
-        try:
-            with file.open("rb") as opened:
-                listed = json.load(opened, object_hook=_needed)
-            category_of: dict[Any, int] = dict(listed["annotations"])
-            numbers = sorted(listed.get("categories") or {(n, n) for n in category_of.values()})
-            class_of = {number: index for index, (number, _) in enumerate(numbers)}
-            images = sorted((class_of[category_of[id]], name) for id, name in listed["images"])
-            names = [os.fsencode(name) for _, name in images]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(
-                f"--data-root {root}: {file.name} is damaged, or not iNaturalist's list of images, "
-                f"annotations and categories ({type(error).__name__}: {error}); get it again"
-            ) from None
-        if strange := next((name for name in names if not _is_below(name)), None):
-            raise ValueError(
-                f"--data-root {root}: {file.name} names a file outside of it, {shown(strange)!r}; "
-                "names must lead from that folder down"
-            )
-        self.root = os.fsencode(root)
-        if not names or not os.path.isdir(self.root + b"/" + os.path.dirname(names[0])):
-            where = shown(os.path.dirname(names[0])) if names else "none"
-            raise ValueError(
-                f"--data-root {root}: the images that {file.name} lists ({where}/...) are not "
-                "there; unpack them beside it"
-            )
-        self.names = FileNames(names)
-        self.targets: NDArray[np.int32] = np.array([target for target, _ in images], np.int32)
-        self.classes = [str(name) for _, name in numbers]
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def name(self, index: int) -> str:
-        return shown(self.names[index])
-
-    def target(self, index: int) -> int:
-        return int(self.targets[index])
-
-    def contents(self) -> NDArray[np.int64]:
-        return file_sizes(self.root, len(self), self.names.between)
-
-    def read(self, index: int) -> Image.Image:
-        return read_file(self.root, self.names[index])
 
 
 def find_lists(root: Path) -> bool:
@@ -75,20 +20,47 @@ def find_lists(root: Path) -> bool:
     return any(any(root.glob(name)) for name in LISTS.values())
 
 
-def open_lists(root: Path, split: Split) -> INaturalistSource:
-    """The images of a split.
+def open_lists(root: Path, split: Split) -> FileSource:
+    """The images of a split, in the order of (category number, file name).
 
     Raises:
-        ValueError: there is no list of it, or several, or it cannot be read.
+        ValueError: there is no list of it, or several; or it is damaged, names a file elsewhere, or
+            its images are not there.
     """
     found = sorted(root.glob(LISTS[split]))
     if len(found) != 1:
         there = ", ".join(file.name for file in found) or "none"
         raise ValueError(
-            f"--data-root {root}: one {LISTS[split].replace('[0-9][0-9]', 'YY')} is needed, but "
+            f"one {LISTS[split].replace('[0-9][0-9]', 'YY')} is needed, but "
             f"there is {there}; keep one year in a folder"
         )
-    return INaturalistSource(root, found[0])
+    file = found[0]
+    try:
+        with file.open("rb") as opened:
+            listed = json.load(opened, object_hook=_needed)
+        category_of: dict[Any, int] = dict(listed["annotations"])
+        numbers = sorted(listed.get("categories") or {(n, n) for n in category_of.values()})
+        class_of = {number: index for index, (number, _) in enumerate(numbers)}
+        images = sorted((class_of[category_of[id]], name) for id, name in listed["images"])
+        names = [os.fsencode(name) for _, name in images]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"{file.name} is damaged, or not iNaturalist's list of images, annotations and "
+            f"categories ({type(error).__name__}: {error}); get it again"
+        ) from None
+    if strange := next((name for name in names if not _is_below(name)), None):
+        raise ValueError(
+            f"{file.name} names a file outside of it, {shown(strange)!r}; names must lead from "
+            "that folder down"
+        )
+    first = os.path.dirname(names[0]) if names else b"none"
+    if not names or not os.path.isdir(os.path.join(os.fsencode(root), first)):
+        raise ValueError(
+            f"the images that {file.name} lists ({shown(first)}/...) are not there; unpack them "
+            "beside it"
+        )
+    targets = np.array([target for target, _ in images], np.int32)
+    return FileSource(root, FileNames(names), targets, [str(name) for _, name in numbers])
 
 
 def _is_below(name: bytes) -> bool:

@@ -2,7 +2,6 @@
 
 from typing import Any, Literal, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -15,20 +14,12 @@ class Source(Protocol):
     """Answers by image number, in any order, in any process."""
 
     classes: list[str]  # by class number
-
-    @property
-    def targets(self) -> NDArray[np.integer]:
-        """Class numbers (images,)."""
-        ...
+    targets: NDArray[Any]  # class numbers (images,)
 
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
         """What the image is called where it is listed."""
-        ...
-
-    def target(self, index: int) -> int:
-        """Class number."""
         ...
 
     def contents(self) -> NDArray[Any]:
