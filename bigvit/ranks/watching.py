@@ -96,7 +96,7 @@ class Watch:
         self.peers: dict[int, _Peer] = {}
         self.selector = selectors.DefaultSelector()
         self.leaving = False
-        self.least = -1
+        self.least: int = -1
         self.died_at = self.sent = self.stood = self.stood_at = 0.0
         if ranks.world > 1:
             self._connect()
@@ -259,8 +259,8 @@ class Watch:
 
     def _judge_progress(self, now: float, here: list[_Peer]) -> None:
         places = {0: self.ranks.whereabouts} | {peer.rank: peer.whereabouts for peer in here}
-        least = min(place.count for place in places.values())
-        behind = [rank for rank, place in places.items() if place.count == least]
+        least = min(each.count for each in places.values())
+        behind = [rank for rank, each in places.items() if each.count == least]
         if least != self.least:
             self.least, self.moved = least, now
         alike = len(behind) == len(places)
