@@ -201,15 +201,13 @@ def announce_bad_input(problem: str) -> str:
     have none and would wait: all end with code 2. Returns what is left to say here."""
     rank, local, *_ = launched()
     here = socket.gethostname()
-    try:
+    with contextlib.suppress(NotMet, dist.DistError):
         store, keys = _store(TELLING)
         _judge(store, {"reason": f"rank {rank} on {here}: {problem}", "code": 2})
         store.set(keys[rank], f"{here}: {problem}")
         store.wait(keys[:1] if rank else keys, timedelta(seconds=TELLING))
         if rank > 0 and store.get(keys[0]).decode().endswith(f": {problem}"):
             return ""
-    except (NotMet, dist.DistError):
-        pass
     time.sleep(1)  # the others read it
     return "" if local else problem
 

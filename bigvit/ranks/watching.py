@@ -207,7 +207,10 @@ class Watch:
             if self.leaving:
                 continue
             if stood > 0:  # it was this rank that was silent: its time does not count
-                self._stood_still(stood)
+                self.stood, self.stood_at = stood, now
+                self.moved += stood
+                for peer in self.peers.values():
+                    peer.heard += stood
                 continue
             if now - self.sent > self.beat:
                 self.sent = now
@@ -215,12 +218,6 @@ class Watch:
                 for peer in self.peers.values():
                     peer.send(count=mine.count, place=mine.place)
             self._judge(now)
-
-    def _stood_still(self, seconds: float) -> None:
-        self.stood, self.stood_at = seconds, _clock()
-        self.moved += seconds
-        for peer in self.peers.values():
-            peer.heard += seconds
 
     def _hear(self, peer: _Peer) -> None:
         messages = peer.receive()

@@ -190,7 +190,8 @@ class Inside:
             for i, flat in enumerate(zero.single_partition_of_fp32_groups):
                 yield zero.round_robin_bit16_groups[i], flat, zero.real_dp_process_group[i]
         if self.kind == "pieces":
-            for params, flat in self._sub_groups():
+            held = zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True)
+            for params, flat in held:
                 yield params, flat, params[0].ds_process_group
 
     # the state -------------------------------------------------------------------------------
@@ -235,27 +236,21 @@ class Inside:
         return list(zip(workings, masters, strict=True))
 
     def _flat_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
-        zero = self.zero
-        for i, flat in enumerate(zero.single_partition_of_fp32_groups):
-            first = dist.get_rank(zero.real_dp_process_group[i]) * zero.partition_size[i]
-            last = first + zero.partition_size[i]
-            params, offsets = zero.round_robin_bit16_groups[i], zero.round_robin_bit16_offsets[i]
-            for p, offset in zip(params, offsets, strict=True):
+        for i, (params, flat, group) in enumerate(self._flats()):
+            first = dist.get_rank(group) * self.zero.partition_size[i]
+            last = first + self.zero.partition_size[i]
+            for p, offset in zip(params, self.zero.round_robin_bit16_offsets[i], strict=True):
                 start, stop = max(first, offset), min(last, offset + p.numel())
                 if start < stop:
                     yield self._part(p, start - offset, stop - offset, flat, start - first)
 
     def _piece_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
-        for group, flat in self._sub_groups():
+        for params, flat, _ in self._flats():
             offset = 0
-            for p in group:
+            for p in params:
                 if piece := _piece(p):
                     yield self._part(p, piece.start, piece.stop, flat, offset)
                 offset += p.partition_numel()
-
-    def _sub_groups(self) -> Iterator[tuple[list[Any], Tensor]]:
-        zero = self.zero
-        return zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True)
 
     def _part(
         self, p: Any, start: int, stop: int, flat: Tensor, offset: int, writer: bool = True
