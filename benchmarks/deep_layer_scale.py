@@ -19,10 +19,10 @@ from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.data.sources.arrays import ArraySource
-from bigvit.engines.build import build_engine, join_ranks
+from bigvit.engines.build import build_engine, meet_ranks
 from bigvit.engines.engine import NotFinite
 from bigvit.evaluate import evaluate
-from bigvit.ranks.joining import Ranks, end
+from bigvit.ranks.joining import Ranks, connect, end
 from bigvit.recipe import (
     AdamW,
     BranchScalar,
@@ -127,7 +127,7 @@ def train(recipe: Recipe, root: Path, ranks: Ranks, updates: int, tested: int) -
 def main(args: Sequence[str]) -> None:
     root, *options = [arg for arg in args if not arg.startswith("--local_rank")]
     small = "--small" in options
-    ranks = join_ranks(Run(timeout=180))
+    ranks = connect(meet_ranks(Run(timeout=180)), 180)
     depths, seeds = ((2, 3), (0, 1)) if small else (DEPTHS, SEEDS)
     updates, tested = (20, 100) if small else (UPDATES, TESTED)
     rows = [

@@ -255,14 +255,16 @@ def large(s: Scale) -> list[Row]:
 def reads(s: Scale) -> list[Row]:
     """Row 5: reads of the device by the host in an update that logs nothing, under ZeRO-1."""
     try:
-        from bigvit.engines.build import build_engine, join_ranks
+        from bigvit.engines.build import build_engine, meet_ranks
+        from bigvit.ranks.joining import connect
     except ImportError:
         return []
 
     precision = "bf16" if s.device.type == "cuda" else "fp32"
     count = s.batches[0]
     recipe = replace(s.h, batch_size=count, precision=precision)
-    made: Engine = build_engine(recipe, Run(), Layout(1, count, 1), join_ranks(Run(timeout=120)))
+    ranks = connect(meet_ranks(Run(timeout=120)), 120)
+    made: Engine = build_engine(recipe, Run(), Layout(1, count, 1), ranks)
     one = pending(s, made.task, batch(s, made.task, count))
     made.update([one], 1e-3)
     found: Counter[str] = Counter()

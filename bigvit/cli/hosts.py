@@ -35,16 +35,16 @@ def add(add: Add) -> None:
 
 
 def _hosts(options: argparse.Namespace) -> int:
-    from bigvit.hosts.hostfile import answering, read_hostfile
+    from bigvit.hosts.hostfile import CONNECT, read_hostfile, run_on
     from bigvit.recipe import batch_layout
     from bigvit.recipe.parse import parse
 
     slots = read_hostfile(options.hostfile)
     command = parse(options.training)
-    here = answering(list(slots), options.ssh_port)
-    for host in slots.keys() - here:
+    done = run_on(list(slots), ["true"], CONNECT, options.ssh_port)
+    left = [(host, count) for host, count in slots.items() if done[host].code == 0]
+    for host in slots.keys() - dict(left):
         print(f"warning: {host} does not answer", file=sys.stderr)
-    left = [(host, count) for host, count in slots.items() if host in here]
     while left:
         world = sum(count for _, count in left)
         try:
@@ -77,15 +77,6 @@ def _env(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from bigvit.hosts.hostfile import check_host, read_hostfile
-    from bigvit.recipe.find import find_recipe
+    from bigvit.cli.doctor import examine
 
-    slots = None if options.hostfile is None else read_hostfile(options.hostfile)
-    recipe = None if options.recipe is None else find_recipe(options.recipe)[1]
-    from bigvit.hosts.doctor.examine import Visit, examine
-
-    if options.master_addr is not None:
-        check_host(options.master_addr, "--master-addr")
-    folders = (options.data_root, options.run_dir)
-    master = (options.master_addr, options.master_port)
-    return examine(Visit(slots, options.recipe, recipe, *folders, options.ssh_port, *master))
+    return examine(options)

@@ -5,55 +5,43 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from bigvit.cli.arguments import (
-    A_RECIPE,
-    OF_THE_RUN,
-    Add,
-    add_data_root,
-    add_ema,
-    add_image_size,
-    add_run_or_one,
-    data_root_of,
-    refuse_no_checkpoint,
-    run_folder_of,
-    size_of,
-)
+from bigvit.cli import arguments
 from bigvit.recipe.bounds import Batch, Depth, LengthFrom0, Pairs
 
 
-def add(add: Add) -> None:
+def add(add: arguments.Add) -> None:
     """Add the commands."""
     command = add("samples", _samples, "draw a training batch as the model sees it")
-    command.add_argument("recipe", help=A_RECIPE)
-    add_data_root(command)
+    command.add_argument("recipe", help=arguments.A_RECIPE)
+    arguments.add_data_root(command)
     text = "number of the global batch"
     command.add_argument("--batch", number=LengthFrom0, default=0, help=text)
     text = "images drawn (default: 32, or the batch where it is smaller)"
     command.add_argument("--count", number=Batch, help=text)
-    add_image_size(command)
+    arguments.add_image_size(command)
     command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
     command = add(
         "offsets", _offsets, "draw where a localization head sees tokens, and where they are"
     )
-    add_run_or_one(command)
+    arguments.add_run_or_one(command)
     command.add_argument("images", type=Path, nargs="*", help="image files (default: test images)")
     command.add_argument("--count", number=Batch, default=4, help="test images drawn (default 4)")
     command.add_argument("--pairs", number=Pairs, default=64, help="pairs an image (default 64)")
-    add_data_root(command, OF_THE_RUN)
+    arguments.add_data_root(command, arguments.OF_THE_RUN)
     command.add_argument("--out", type=Path, default=Path("offsets.png"), help="picture to write")
     command = add("attention", _attention, "picture what a class token attends to in images")
-    add_run_or_one(command)
+    arguments.add_run_or_one(command)
     command.add_argument("images", type=Path, nargs="+", help="image files")
     command.add_argument(
         "--out", type=Path, help="folder to write (default: attention/ of the run)"
     )
     command.add_argument("--layers", number=Depth, help="the last so many (default: at most 2)")
-    add_image_size(command)
-    add_ema(command)
+    arguments.add_image_size(command)
+    arguments.add_ema(command)
     command = add("branches", _branches, "measure residual branches beside the main branch")
     command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
     command.add_argument("--images", number=Batch, default=64, help="test images used (default 64)")
-    add_data_root(command, OF_THE_RUN)
+    arguments.add_data_root(command, arguments.OF_THE_RUN)
     command.add_argument("--out", type=Path, default=Path("branches.png"), help="picture to write")
 
 
@@ -64,7 +52,7 @@ def _samples(options: argparse.Namespace) -> None:
     from bigvit.recipe.find import find_recipe
 
     _, recipe = find_recipe(options.recipe)
-    if (size := size_of(options)) is not None:
+    if (size := arguments.size_of(options)) is not None:
         recipe = replace(recipe, data=replace(recipe.data, image_size=size))
     check_recipe(recipe)
     if not 0 <= options.batch < recipe.updates:
@@ -84,10 +72,10 @@ def _samples(options: argparse.Namespace) -> None:
 
 
 def _offsets(options: argparse.Namespace) -> None:
-    refuse_no_checkpoint(options.path)
+    arguments.refuse_no_checkpoint(options.path)
     from bigvit.visualize.offsets import draw_offsets, guess
 
-    root = data_root_of(options, options.path)
+    root = arguments.data_root_of(options, options.path)
     guesses = guess(options.path, options.images, options.count, options.pairs, root)
     draw_offsets(guesses, options.out)
     for each in guesses:
@@ -96,8 +84,8 @@ def _offsets(options: argparse.Namespace) -> None:
 
 
 def _attention(options: argparse.Namespace) -> None:
-    size, run = size_of(options), run_folder_of(options.path)
-    refuse_no_checkpoint(options.path)
+    size, run = arguments.size_of(options), arguments.run_folder_of(options.path)
+    arguments.refuse_no_checkpoint(options.path)
     from bigvit.checkpoint.trained import trained
     from bigvit.visualize import attention_page
     from bigvit.visualize.attention import attention_maps
@@ -110,13 +98,13 @@ def _attention(options: argparse.Namespace) -> None:
 
 def _branches(options: argparse.Namespace) -> None:
     for path in options.paths:
-        refuse_no_checkpoint(path)
+        arguments.refuse_no_checkpoint(path)
     from bigvit.visualize.branches import draw, ratios
 
     found = [
         each
         for path in options.paths
-        for each in ratios(path, options.images, data_root_of(options, path))
+        for each in ratios(path, options.images, arguments.data_root_of(options, path))
     ]
     for each in found:
         print(json.dumps(each._asdict()))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bigvit.engines.deepspeed.config import deepspeed_config
 from bigvit.engines.engine import Engine
-from bigvit.ranks.joining import Ranks, alone, connect, meet
+from bigvit.ranks.joining import Ranks, alone, meet
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
 
@@ -31,15 +31,6 @@ def meet_ranks(run: Run) -> Ranks:
 
     prepare()
     return meet(run.timeout)
-
-
-def join_ranks(run: Run) -> Ranks:
-    """Meet those processes, and connect with them; `connect` alone does nothing for one by itself.
-
-    Raises:
-        NotMet: not all came.
-    """
-    return connect(meet_ranks(run), run.timeout)
 
 
 def build_engine(

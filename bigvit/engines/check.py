@@ -1,7 +1,7 @@
-"""What an engine cannot do, said by each: no torch here. A new engine adds a case, and `build.py`
-one that builds it."""
+"""What an engine cannot do: no torch here. A new engine adds a case, and `build.py` one that builds
+it."""
 
-from bigvit.engines.deepspeed import config
+from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
 from bigvit.recipe import Layout, Recipe, Run
 
 
@@ -11,15 +11,20 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
     Raises:
         ValueError: says what was given, what is allowed and what to do.
     """
+    config = deepspeed_config(recipe, layout, run)  # a wrong one, also where nothing is sharded
     match run.engine:
-        case "single":
-            if layout.world > 1:
-                raise ValueError(
-                    f"--engine single is one process, not {layout.world}; leave it out, or use one "
-                    "rank"
-                )
-        case "deepspeed":
-            config.check(recipe, layout, run)
+        case "single" if layout.world > 1:
+            raise ValueError(
+                f"--engine single is one process, not {layout.world}; leave it out, or use one rank"
+            )
+        case "deepspeed" if run.compile and stage_of(config) == 3:
+            raise ValueError(
+                f"--compile with --sharding {run.sharding}: DeepSpeed's hooks gather weights "
+                "between the layers at stage 3, and every update would compile them again; use "
+                "stage 2 or lower, or leave --compile out"
+            )
+        case _:
+            pass
 
 
 def check_device(recipe: Recipe, run: Run, device: str) -> None:

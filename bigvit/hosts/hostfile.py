@@ -152,12 +152,6 @@ def run_on(
         return dict(zip(hosts, pool.map(run, hosts), strict=True))
 
 
-def answering(hosts: Sequence[str], ssh_port: int | None = None) -> set[str]:
-    """The hosts on which a command can be run."""
-    done = run_on(hosts, ["true"], CONNECT, ssh_port)
-    return {host for host, ended in done.items() if ended.code == 0}
-
-
 def run_here(command: Sequence[str], seconds: float) -> Done:
     """Run a command on this machine, without ssh."""
     own = {**os.environ, "PYTHONPATH": import_path(os.environ.get("PYTHONPATH", ""))}

@@ -73,8 +73,9 @@ def launch(arguments: Sequence[str]) -> int:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(AGAIN)
     _clear(process.pid)
-    if file is not None and _said(file) == OURS:  # no rank took it: not for the next start
-        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        if file is not None and file.read_text() == OURS:  # no rank took it: not for the next start
+            file.unlink()
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
@@ -85,12 +86,13 @@ def _script(arguments: Sequence[str]) -> int:
 
 def _value(own: Sequence[str], *names: str) -> str | None:
     """What is given for an option of `deepspeed` by one of its names, the last of which may be cut
-    short."""
+    short; of several the last counts, as there."""
+    found = None
     for word, following in zip(own, [*own[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         if name in names or len(name) > 3 and names[-1].startswith(name):
-            return value if equals else following
-    return None
+            found = value if equals else following
+    return found
 
 
 def _check_words(arguments: Sequence[str]) -> None:
@@ -112,11 +114,11 @@ def _environment(arguments: Sequence[str], hosts: bool) -> Iterator[dict[str, st
     ssh = os.environ.get("PDSH_SSH_ARGS_APPEND", "")
     variables = {**os.environ, "PDSH_SSH_ARGS_APPEND": f"{ssh} {ALIVE}".strip()}
     at = _script(arguments)
-    if "--module" in arguments[:at] or at == len(arguments):
+    if at == len(arguments) or "--module" in arguments[:at]:
         yield variables
         return
-    told = in_files() if hosts else {}
-    path = import_path(told.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
+    given = in_files() if hosts else {}
+    path = import_path(given.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
     # what PYTHONSAFEPATH takes from ranks is given back: modules beside their script
     path = ":".join(filter(None, (str(Path(arguments[at]).absolute().parent), path)))
     variables |= {"PYTHONSAFEPATH": "1", "PYTHONPATH": path}
@@ -124,9 +126,8 @@ def _environment(arguments: Sequence[str], hosts: bool) -> Iterator[dict[str, st
         yield variables
         return
     with tempfile.NamedTemporaryFile("w", prefix="bigvit", suffix=".env") as file:  # mode 0600
-        file.writelines(
-            f"{name}={value}\n" for name, value in (told | {"PYTHONPATH": path}).items()
-        )
+        given["PYTHONPATH"] = path
+        file.writelines(f"{name}={value}\n" for name, value in given.items())
         file.flush()
         yield {**variables, "DS_ENV_FILE": file.name}
 
@@ -142,12 +143,6 @@ def _ask_all(arguments: Sequence[str]) -> Path | None:
             file.write_text(OURS)
         return file
     return None
-
-
-def _said(file: Path) -> str:
-    with contextlib.suppress(OSError):
-        return file.read_text()
-    return ""
 
 
 def _ask(session: int) -> None:

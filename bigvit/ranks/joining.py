@@ -27,7 +27,6 @@ GATHERED = 2000  # bytes of a rank's text
 DOCTOR = (
     "see what its host says, and whether `bigvit doctor --hostfile` finds what keeps them apart"
 )
-PROBLEM = "!"  # before one, where the host's name is expected
 TELLING = 30.0  # seconds in which other hosts come to be told of bad input,
 ENDED = 12.0  # or that the run has ended
 ASK = 0.05  # seconds between rank 0's looks at who has come
@@ -108,15 +107,8 @@ class Ranks:
         return agreed
 
     def first_text(self, text: str) -> str:
-        """The text of the first rank that has any, at most 1,000 bytes of it. Collective."""
-        first = self.world - self.agree(self.world - self.rank if text else 0)
-        if first == self.world:
-            return ""
-        said = torch.zeros(1000, dtype=torch.uint8)
-        if self.rank == first:
-            encoded = text.encode()[:1000]
-            said[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
-        return bytes(self.sum(said).tolist()).rstrip(b"\0").decode(errors="replace")
+        """The text of the first rank that has any, at most 2,000 bytes of it. Collective."""
+        return next(filter(None, self.texts(text)), "") if self.agree(bool(text)) else ""
 
     @contextlib.contextmanager
     def agree_on_error(
@@ -226,15 +218,13 @@ def announce_bad_input(problem: str) -> str:
     have none and would wait: all end with code 2. Returns what is left to say here."""
     rank, local, *_ = launched()
     here = socket.gethostname()
-    try:
+    with contextlib.suppress(NotMet, dist.DistError):
         store, keys = _store(TELLING)
         _judge(store, {"reason": f"rank {rank} on {here}: {problem}", "code": 2})
-        store.set(keys[rank], f"{PROBLEM}{here}: {problem}")
+        store.set(keys[rank], f"{here}: {problem}")
         store.wait(keys[:1] if rank else keys, timedelta(seconds=TELLING))
         if rank > 0 and store.get(keys[0]).decode().endswith(f": {problem}"):
             return ""
-    except (NotMet, dist.DistError):
-        pass
     time.sleep(1)  # the others read it
     return "" if local else problem
 

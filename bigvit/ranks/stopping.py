@@ -1,11 +1,13 @@
 """Asking a run to stop: by a signal, a file, a time limit, or the end of what launched it. No torch
 here, so that a rank listens before anything heavy is imported."""
 
+import contextlib
 import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from types import FrameType
 
 import psutil
@@ -30,9 +32,11 @@ class StopRequest:
     def __init__(self) -> None:
         self.began, self.requested, self.looked = time.monotonic(), 0.0, 0.0
         self.reason = ""  # of the first request that this process knows
-        self.launchers = list(_launchers())
+        # the processes above this one, as far up as they are launchers
+        self.launchers = list(takewhile(_launches, psutil.Process().parents()))
         self.too_late = _is_left(self.launchers)
-        self.by_ssh = bool(self.launchers) and _is_ssh(self.launchers[-1].parent())
+        top = self.launchers[-1].parent() if self.launchers else None
+        self.by_ssh = top is not None and SSH in _command(top)
         self.max_minutes: float | None = None
         self.asked_by_file: Callable[[], bool] = lambda: False
         for number in SIGNALS:
@@ -69,16 +73,15 @@ class StopRequest:
         self._take(signal.Signals(number).name)
 
 
-def _launchers() -> Iterator[psutil.Process]:
-    """The processes above this one, as far up as they are launchers."""
-    for process in psutil.Process().parents():
-        try:
-            command = " ".join(process.cmdline())
-        except psutil.Error:
-            return
-        if not any(name in command for name in LAUNCHERS):
-            return
-        yield process
+def _command(process: psutil.Process) -> str:
+    """Its command line, or nothing where it is gone."""
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def _launches(process: psutil.Process) -> bool:
+    return any(name in _command(process) for name in LAUNCHERS)
 
 
 def _is_left(launchers: Sequence[psutil.Process]) -> bool:
@@ -90,13 +93,6 @@ def _is_left(launchers: Sequence[psutil.Process]) -> bool:
         return launchers[-1].ppid() == 1 and LOCAL in " ".join(launchers[-1].cmdline())
     except psutil.Error:
         return True
-
-
-def _is_ssh(process: psutil.Process | None) -> bool:
-    try:
-        return process is not None and SSH in " ".join(process.cmdline())
-    except psutil.Error:
-        return False
 
 
 def _nobody_reads() -> bool:

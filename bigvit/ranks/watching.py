@@ -50,6 +50,8 @@ class _Peer:
     heard: float  # when
     unread: bytes = b""
     state: str = "here"  # or "left", "died"
+    reason: str = ""  # of its own, for which it left
+    code: int = 0  # that it ends with
     broken: bool = False  # nothing more can be sent
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -75,16 +77,6 @@ class _Peer:
         return [json.loads(line) for line in lines] if taken else None
 
 
-@dataclass
-class _Left:
-    """A rank that ends for a reason of its own."""
-
-    rank: int
-    reason: str
-    code: int
-    since: float
-
-
 class Watch:
     """Watches the other ranks from a thread, until this one leaves."""
 
@@ -104,8 +96,6 @@ class Watch:
         self.peers: dict[int, _Peer] = {}
         self.selector = selectors.DefaultSelector()
         self.leaving = False
-        self.left: _Left | None = None
-        self.moved = _clock()
         self.least: int = -1
         self.died_at = self.sent = self.stood = self.stood_at = 0.0
         if ranks.world > 1:
@@ -142,7 +132,6 @@ class Watch:
 
     def over(self, reason: str, code: int) -> NoReturn:
         """End the run on every host."""
-        self._inform([], reason, code)
         self._end([], reason, code)
 
     def _connect(self) -> None:
@@ -218,7 +207,10 @@ class Watch:
             if self.leaving:
                 continue
             if stood > 0:  # it was this rank that was silent: its time does not count
-                self._stood_still(stood)
+                self.stood, self.stood_at = stood, now
+                self.moved += stood
+                for peer in self.peers.values():
+                    peer.heard += stood
                 continue
             if now - self.sent > self.beat:
                 self.sent = now
@@ -227,71 +219,57 @@ class Watch:
                     peer.send(count=mine.count, place=mine.place)
             self._judge(now)
 
-    def _stood_still(self, seconds: float) -> None:
-        self.stood, self.stood_at = seconds, _clock()
-        self.moved += seconds
-        for peer in self.peers.values():
-            peer.heard += seconds
-
     def _hear(self, peer: _Peer) -> None:
         messages = peer.receive()
         for message in messages or ():
             peer.heard = _clock()
             if "end" in message:
-                self._inform(message["named"], message["end"], message["code"])
                 self._end(message["named"], message["end"], message["code"])
             elif "bye" in message:
-                peer.state = "left"
-                if message["bye"] and self.left is None:
-                    self.left = _Left(peer.rank, message["bye"], message["code"], _clock())
+                peer.state, peer.reason, peer.code = "left", message["bye"], message["code"]
             else:
                 peer.whereabouts = Whereabouts(message["count"], message["place"])
         if messages is None:
             self.selector.unregister(peer.socket)
             if peer.state == "here":
                 peer.state = "died"
-        self.died_at = self.died_at or _clock()
+                self.died_at = self.died_at or _clock()
 
     def _judge(self, now: float) -> None:
         """End the run where somebody died, is silent, stays behind, or left by itself."""
-        here = [peer for peer in self.peers.values() if peer.state == "here"]
-        if died := [peer.rank for peer in self.peers.values() if peer.state == "died"]:
+        peers = self.peers.values()
+        here = [peer for peer in peers if peer.state == "here"]
+        left = [peer for peer in peers if peer.reason and now - peer.heard > SECOND]
+        if died := [peer.rank for peer in peers if peer.state == "died"]:
             if now - self.died_at > GATHER or self.ranks.rank > 0:
                 still = abs(self.died_at - self.stood_at) < self.beat
                 here = f"{self.ranks.name(self.ranks.rank)} stood still for {self.stood:.0f} s"
                 self._over(died, f"ended while {here}" if still else DIED)
-        elif (left := self.left) is not None and now - left.since > SECOND:
-            reason = f"{self.ranks.name(left.rank)}: {left.reason}"
-            self._inform([left.rank], reason, left.code)
-            self._end([left.rank], reason, left.code, said=left.rank == 0)
+        elif left:
+            first = min(left, key=lambda peer: peer.heard)
+            reason = f"{self.ranks.name(first.rank)}: {first.reason}"
+            self._end([first.rank], reason, first.code, said=first.rank == 0)
         elif silent := [peer.rank for peer in here if now - peer.heard > self.timeout]:
             self._over(silent, f"did not answer for {self.timeout:g} s (--timeout)")
         elif self.ranks.rank == 0 and here:
             self._judge_progress(now, here)
 
     def _judge_progress(self, now: float, here: list[_Peer]) -> None:
-        counts = {peer.rank: peer.whereabouts.count for peer in here}
-        counts[0] = self.ranks.whereabouts.count
-        least = min(counts.values())
-        behind = [rank for rank, count in counts.items() if count == least]
+        places = {0: self.ranks.whereabouts} | {peer.rank: peer.whereabouts for peer in here}
+        least = min(each.count for each in places.values())
+        behind = [rank for rank, each in places.items() if each.count == least]
         if least != self.least:
             self.least, self.moved = least, now
-        alike = len(behind) == len(counts)
-        if now - self.moved <= self.timeout * (ALL if alike else 1):
-            return
-        place = self.ranks.whereabouts.place
-        if 0 not in behind:
-            place = self.peers[behind[0]].whereabouts.place
-        waited = f"for {now - self.moved:.0f} s (--timeout {self.timeout:g})"
-        if alike:
-            self._over(behind, f"did not go on from {place} {waited}, like all others")
-        self._over(behind, f"did not go on from {place} {waited}, and the others wait")
+        alike = len(behind) == len(places)
+        if now - self.moved > self.timeout * (ALL if alike else 1):
+            waited = f"for {now - self.moved:.0f} s (--timeout {self.timeout:g})"
+            others = "like all others" if alike else "and the others wait"
+            self._over(behind, f"did not go on from {places[behind[0]].place} {waited}, {others}")
 
     def _over(self, named: Collection[int], what: str) -> NoReturn:
         names = [self.ranks.name(rank) for rank in sorted(named)]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         reason = f"{', '.join(names[:4])}{more} {what}"
-        self._inform(named, reason, CRASHED)
         self._end(named, reason, CRASHED)
 
     def _inform(self, named: Collection[int], reason: str, code: int) -> None:
@@ -300,7 +278,8 @@ class Watch:
             peer.send(end=reason, named=list(named), code=code)
 
     def _end(self, named: Collection[int], reason: str, code: int, said: bool = False) -> NoReturn:
-        """End this process; one rank of each host says why."""
+        """End the run: tell the others, and end this process; one rank of each host says why."""
+        self._inform(named, reason, code)
         hosts, here = self.ranks.hosts, self.ranks.hosts[self.ranks.rank]
         able = [rank for rank, host in enumerate(hosts) if host == here and rank not in named]
         first = able[:1] == [self.ranks.rank]

@@ -26,10 +26,10 @@ import torch  # noqa: E402
 from launched import InfiniteGradient, one_at_a_time, train  # noqa: E402
 
 from bigvit.data.sources import DigitsSource  # noqa: E402
-from bigvit.engines.build import build_engine, join_ranks  # noqa: E402
+from bigvit.engines.build import build_engine, meet_ranks  # noqa: E402
 from bigvit.engines.engine import NotFinite  # noqa: E402
 from bigvit.evaluate import evaluate  # noqa: E402
-from bigvit.ranks.joining import Ranks, end  # noqa: E402
+from bigvit.ranks.joining import Ranks, connect, end  # noqa: E402
 from bigvit.recipe import Run  # noqa: E402
 
 STAGES = (0, 1, 2, 3)
@@ -182,7 +182,7 @@ SCENARIOS = {
 
 def main(args: Sequence[str]) -> None:
     folder, *names = [arg for arg in args if not arg.startswith("--local_rank")]
-    ranks = join_ranks(Run(timeout=180))
+    ranks = connect(meet_ranks(Run(timeout=180)), 180)
     for name in names:
         SCENARIOS[name](ranks, Path(folder))
     ranks.agree(0)

@@ -212,7 +212,7 @@ def test_in_process(what, folder, monkeypatch, capfd):
     args = make(folder)
     before = content(folder)
     # what is found after the ranks have met needs no launcher with the plain engine
-    plain = [] if "sharding" in what else ["--engine", "single"]
+    plain = [] if "compiled" in what else ["--engine", "single"]
     with held(folder, what):
         assert main([*args, *plain] if args[0].startswith("digits_vit") else args) == 2
     said = " ".join(capfd.readouterr().err.replace("│", " ").split())

@@ -25,7 +25,7 @@ from small import ROOT, TINY
 
 from bigvit import cli, train
 from bigvit.checkpoint import manifest as manifests
-from bigvit.engines.deepspeed.config import ALLOWED, FILLED
+from bigvit.engines.deepspeed.config import ALLOWED
 from bigvit.recipe import Recipe, Run
 from bigvit.recipe.bounds import Bound, bounds_of, check_numbers
 from bigvit.recipe.check import check_recipe, check_run, check_training
@@ -149,7 +149,8 @@ def test_shardings(folder, capfd) -> None:
                 stage = {"zero_optimization": {"stage": 3}} if len(where) > 1 else {}
                 text = json.dumps(_merged(stage, where, value))
                 yield case(f"{'.'.join(where)} {what}", text, where[-1])
-        for key in FILLED:
+        filled = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping")
+        for key in (*filled, "gradient_accumulation_steps", "bf16", "fp16"):
             for value in (10**30, "x", {"enabled": 3}, True):
                 yield case(f"{key} {value}", json.dumps({key: value}), key)
         for key in ("zero_quantized_weights", "zero_quantized_gradients"):

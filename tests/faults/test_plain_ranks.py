@@ -49,6 +49,22 @@ def test_a_rank_that_stood_still_is_blamed_and_blames_nobody(victim, tmp_path):
     assert f"told 1: rank {victim} on here did not answer" in end.output[0]
 
 
+def test_ranks_that_die_within_a_second_are_named_together(tmp_path):
+    ranks = started(4, "stand", tmp_path)
+    try:
+        for rank in range(4):
+            ranks.wait_until(rank, "watching")
+        time.sleep(2)  # all have heard of each other
+        for victim in (1, 2):
+            ranks.ranks[victim].kill()
+            time.sleep(0.4)
+        end = ranks.end(15)
+    finally:
+        ranks.kill()
+    assert end.codes == [1, -9, -9, 1]
+    assert "error: rank 1 on here, rank 2 on here died, or was killed" in end.output[0]
+
+
 @pytest.mark.parametrize("scenario", ["race", "failed"])
 def test_what_a_faster_rank_writes_is_not_cleared_away(scenario, tmp_path):
     end = started(2, scenario, tmp_path).end(60)

@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from bigvit.cli import main
+from bigvit.cli.doctor import _answer, _room
 from bigvit.hosts.doctor import facts
 from bigvit.hosts.doctor.compare import problems_of
-from bigvit.hosts.doctor.examine import _answer, _room
 from bigvit.hosts.doctor.facts import Facts
 from bigvit.hosts.doctor.meet import Meeting, meet
 from bigvit.hosts.hostfile import Done

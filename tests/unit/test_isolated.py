@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bigvit
-from bigvit.hosts.doctor.examine import Visit, examine
+from bigvit.cli import main
 from bigvit.hosts.launch import _environment
 
 NAMES = ("torch", "deepspeed", "psutil", "xxhash", "json", "runpy", "typing", "sitecustomize")
@@ -58,11 +58,12 @@ def ran(trap: Path) -> list[str]:
     return sorted(path.name for path in trap.rglob("*.ran"))
 
 
-@pytest.mark.parametrize("slots", [None, {"n1": 1}])
-def test_the_doctor_imports_nothing_from_here(trap, capsys, slots):
+@pytest.mark.parametrize("options", [[], ["--hostfile", "hosts"]])
+def test_the_doctor_imports_nothing_from_here(trap, capsys, options):
     """On this machine, and by ssh."""
     (trap / ".deepspeed_env").write_text(f"PYTHONPATH=:{os.environ['PYTHONPATH'][1:]}\n")
-    code = examine(Visit(slots, None, None, None, None))
+    (trap / "hosts").write_text("n1 slots=1\n")
+    code = main(["doctor", *options])
     said = capsys.readouterr().out
     assert ran(trap) == []
     assert (code, "no problems\n" in said) == (0, True), said

@@ -75,16 +75,6 @@ ALLOWED: dict[str, Any] = {
 
 NULLABLE = ("offload_optimizer", "offload_param", "output_file")
 
-FILLED = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "bf16",
-    "fp16",
-)
-"""Keys that the recipe and the command line decide; a file may repeat them or say "auto"."""
-
 LOSSY = (
     "zero_quantized_weights",
     "zero_quantized_gradients",
@@ -138,8 +128,8 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     Raises:
         ValueError: the file contradicts the recipe, or holds a key that changes a result.
     """
-    given = _checked(run.sharding, read_sharding(run.sharding), layout.world)
-    filled: dict[str, Any] = {
+    where = f"--sharding {run.sharding}: "
+    filled: dict[str, Any] = {  # a file may repeat these, or say "auto"
         "train_batch_size": recipe.batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch,
         "gradient_accumulation_steps": layout.accumulation,
@@ -147,54 +137,34 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
         "bf16": {"enabled": recipe.precision == "bf16"},
         "fp16": {"enabled": recipe.precision == "fp16"},
     }
-    for key in FILLED:
-        if key in given and not _agrees(given[key], filled[key]):
+    config: dict[str, Any] = {"steps_per_print": 2**31 - 1}  # our log says it
+    for key, value in read_sharding(run.sharding).items():
+        if key in ALLOWED:
+            config[key] = _value(f"{where}{key}", value, ALLOWED[key])
+        elif key not in filled:
             raise ValueError(
-                f"--sharding {run.sharding}: {key} is {_json(given[key])} there, but the "
-                f"recipe and the command line make it {json.dumps(filled[key])}; remove it from "
-                "the file, or change the recipe's value by an override"
+                f"{where}{shown(key)} is not allowed there; it may hold "
+                f"{', '.join(sorted(ALLOWED))} and nothing that changes a result"
             )
+        elif not _agrees(value, filled[key]):
+            raise ValueError(
+                f"{where}{key} is {_json(value)} there, but the recipe and the command line make "
+                f"it {json.dumps(filled[key])}; remove it from the file, or change the recipe's "
+                "value by an override"
+            )
+    _check_zero(f"{where}zero_optimization.", config.get("zero_optimization", {}), layout.world)
     if recipe.precision == "fp16":
         filled["fp16"]["loss_scale"] = 1.0  # a fixed one; our own is set before each update
     return {
-        "steps_per_print": 2**31 - 1,  # our log says it
-        **given,
+        **config,
         **filled,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # ours works on offloaded tensors too
     }
 
 
-def check(recipe: Recipe, layout: Layout, run: Run) -> None:
-    """Refuse what DeepSpeed cannot do.
-
-    Raises:
-        ValueError: says what was given, what is allowed and what to do.
-    """
-    config = deepspeed_config(recipe, layout, run)
-    if run.compile and stage_of(config) == 3:
-        raise ValueError(
-            f"--compile with --sharding {run.sharding}: DeepSpeed's hooks gather weights between "
-            "the layers at stage 3, and every update would compile them again; use stage 2 or "
-            "lower, or leave --compile out"
-        )
-
-
-def _checked(sharding: str, given: dict[str, Any], world: int) -> dict[str, Any]:
-    """What a file says, once every key and value is allowed there."""
-    where = f"--sharding {sharding}: "
-    for key in given:
-        if key not in ALLOWED and key not in FILLED:
-            raise ValueError(
-                f"{where}{shown(key)} is not allowed there; it may hold "
-                f"{', '.join(sorted(ALLOWED))} and nothing that changes a result"
-            )
-    filled = {key: given[key] for key in FILLED if key in given}
-    rest = {
-        key: _value(f"{where}{key}", given[key], ALLOWED[key]) for key in ALLOWED.keys() & given
-    }
-    zero, stage = rest.get("zero_optimization", {}), stage_of(rest)
-    where += "zero_optimization."
+def _check_zero(where: str, zero: dict[str, Any], world: int) -> None:
+    """Refuse values of ZeRO that do not go together, or not with so many ranks."""
     if zero.get("allgather_bucket_size", 0) % 2:
         raise ValueError(
             f"{where}allgather_bucket_size is {zero['allgather_bucket_size']}; DeepSpeed needs an "
@@ -204,6 +174,7 @@ def _checked(sharding: str, given: dict[str, Any], world: int) -> dict[str, Any]
         raise ValueError(
             f"{where}zero_hpz_partition_size is {inner}; it must divide the {world} ranks"
         )
+    stage = zero.get("stage", 0)
     for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
         device = (zero.get(key) or {}).get("device", "none")
         if device not in ("none", "cpu"):
@@ -212,7 +183,6 @@ def _checked(sharding: str, given: dict[str, Any], world: int) -> dict[str, Any]
             raise ValueError(
                 f"{where}{key}: stage {stage} does not offload; use stage {least} or higher"
             )
-    return {**rest, **filled}
 
 
 def _value(where: str, value: Any, kind: Any) -> Any:

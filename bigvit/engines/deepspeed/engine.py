@@ -26,7 +26,9 @@ from bigvit.engines.engine import (
     not_finite,
 )
 from bigvit.engines.loss_scale import LossScale
+from bigvit.engines.norms import Squares
 from bigvit.optim.groups import parameter_groups
+from bigvit.optim.state import steps
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe
 
@@ -81,21 +83,24 @@ class DeepSpeedEngine:
         for group in self.inside.optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
         self.inside.before_step()
-        self.inside.begin_norms(norms)
+        self.squares = Squares(self.inside.shapes) if norms else None
         self.engine.step()
         norm, applied = self.inside.grad_norm(), not self.inside.overflow
         if applied:
             self.loss_scale.succeeded()
         else:
             self._refuse()
-        found = self.inside.norms(float(norm), self.clip_norm) if norms and applied else None
+        found = None
+        if self.squares is not None and applied:
+            found = self.squares.by_block(self.ranks, float(norm), self.clip_norm)
         return StepInfo(self.losses, norm, applied, scale, found)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # stage 0 in float32 is the one that DeepSpeed lets through with a gradient not finite
         if self.inside.plain and not math.isfinite(self.inside.grad_norm()):
             self._refuse()
-        self.inside.count_norms(optimizer)
+        if self.squares is not None:
+            self.inside.count(self.squares, optimizer)
 
     def _refuse(self) -> None:
         """Say what was not finite; or that an fp16 gradient was, which is skipped."""
@@ -126,8 +131,8 @@ class DeepSpeedEngine:
         return self.inside.slices()
 
     def scalars(self) -> dict[str, Any]:
-        return {**self.inside.scalars(), **self.loss_scale.scalars()}
+        return {"optimizer_steps": steps(self.inside.optimizer), **self.loss_scale.scalars()}
 
     def loaded(self, scalars: dict[str, Any]) -> None:
         self.loss_scale.take(scalars)
-        self.inside.loaded(scalars)
+        self.inside.loaded(scalars["optimizer_steps"])

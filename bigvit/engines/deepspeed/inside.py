@@ -17,6 +17,7 @@ Every stage keeps its master weights in other places:
 import logging
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -27,9 +28,9 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from bigvit.engines.engine import Slice, buffer_slices
-from bigvit.engines.norms import Norms, Squares
+from bigvit.engines.norms import Squares
 from bigvit.optim import LAMB, Segment, Shard
-from bigvit.optim.state import fresh_state, kinds, set_steps, steps
+from bigvit.optim.state import fresh_state, kinds, set_steps
 from bigvit.ranks.joining import Ranks
 from bigvit.task import Task
 
@@ -85,7 +86,6 @@ class Inside:
         }
         self.norm: Tensor | float = 0.0
         self.scale = 1.0
-        self.squares: Squares | None = None  # of the update under way, where norms are wanted
         self.frozen: list[Any] = [p for p in task.parameters() if not p.requires_grad]
         self.statistics = task.statistics()
         self._check()
@@ -164,31 +164,20 @@ class Inside:
             return self.zero._global_grad_norm / self.scale
         return self.zero._global_grad_norm
 
-    def begin_norms(self, wanted: bool) -> None:
-        """An update begins, whose norms by block are wanted or not."""
-        self.squares = Squares(self.shapes) if wanted else None
-
-    def norms(self, norm: float, clip_norm: float | None) -> Norms:
-        """Norms by block of what the optimizer has applied, which were wanted. Collective."""
-        assert self.squares is not None
-        return self.squares.by_block(self.ranks, norm, clip_norm)
-
-    def count_norms(self, optimizer: torch.optim.Optimizer) -> None:
+    def count(self, squares: Squares, optimizer: torch.optim.Optimizer) -> None:
         """Add up the squares of the tensors that the optimizer is about to step."""
-        if self.squares is None:
-            return
         now = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for part, flat, offset in self._parts():
             if id(flat) in now and part.writer and flat.grad is not None:
-                gradient = flat.grad.view(-1)[offset : offset + part.stop - part.start]
-                self.squares.add(part.name, gradient, part.view)
+                gradient = flat.grad.view(-1)[offset : offset + len(part.view)]
+                squares.add(part.name, gradient, part.view)
 
     def _shards(self) -> Iterator[tuple[Tensor, Shard]]:
         """What each tensor of LAMB holds, where that is not one whole parameter."""
         for params, flat, group in self._flats():
             slots = {self.names[id(p)]: slot for slot, p in enumerate(params)}
             segments = tuple(
-                Segment(slots[part.name], offset, offset + part.stop - part.start)
+                Segment(slots[part.name], offset, offset + len(part.view))
                 for part, held, offset in self._parts()
                 if held is flat
             )
@@ -201,7 +190,8 @@ class Inside:
             for i, flat in enumerate(zero.single_partition_of_fp32_groups):
                 yield zero.round_robin_bit16_groups[i], flat, zero.real_dp_process_group[i]
         if self.kind == "pieces":
-            for params, flat in self._sub_groups():
+            held = zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True)
+            for params, flat in held:
                 yield params, flat, params[0].ds_process_group
 
     # the state -------------------------------------------------------------------------------
@@ -212,16 +202,14 @@ class Inside:
         yield from self._frozen_slices()
         for part, flat, offset in self._parts():
             for kind, tensor in kinds(self.optimizer, flat).items():
-                view = tensor.view(-1)[offset : offset + part.stop - part.start]
-                yield Slice(part.name, kind, part.shape, part.start, part.stop, view, part.writer)
+                view = tensor.view(-1)[offset : offset + len(part.view)]
+                yield replace(part, kind=kind, view=view)
 
     def _frozen_slices(self) -> Iterator[Slice]:
         for i, p in enumerate(self.frozen):
             if self.kind == "pieces":
-                start = dist.get_rank(p.ds_process_group) * p.partition_numel()
-                stop = min(start + p.partition_numel(), p.ds_numel)
-                if start < stop:
-                    yield self._part(p, start, stop, p.ds_tensor, 0)[0]
+                if piece := _piece(p):
+                    yield self._part(p, piece.start, piece.stop, p.ds_tensor, 0)[0]
             else:
                 writer = i % self.ranks.world == self.ranks.rank
                 yield self._part(p, 0, p.numel(), p, 0, writer)[0]
@@ -248,30 +236,21 @@ class Inside:
         return list(zip(workings, masters, strict=True))
 
     def _flat_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
-        zero = self.zero
-        for i, flat in enumerate(zero.single_partition_of_fp32_groups):
-            first = dist.get_rank(zero.real_dp_process_group[i]) * zero.partition_size[i]
-            last = first + zero.partition_size[i]
-            params, offsets = zero.round_robin_bit16_groups[i], zero.round_robin_bit16_offsets[i]
-            for p, offset in zip(params, offsets, strict=True):
+        for i, (params, flat, group) in enumerate(self._flats()):
+            first = dist.get_rank(group) * self.zero.partition_size[i]
+            last = first + self.zero.partition_size[i]
+            for p, offset in zip(params, self.zero.round_robin_bit16_offsets[i], strict=True):
                 start, stop = max(first, offset), min(last, offset + p.numel())
                 if start < stop:
                     yield self._part(p, start - offset, stop - offset, flat, start - first)
 
     def _piece_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
-        for group, flat in self._sub_groups():
+        for params, flat, _ in self._flats():
             offset = 0
-            for p in group:
-                piece = p.partition_numel()
-                start = dist.get_rank(p.ds_process_group) * piece
-                stop = min(start + piece, p.ds_numel)
-                if start < stop:
-                    yield self._part(p, start, stop, flat, offset)
-                offset += piece
-
-    def _sub_groups(self) -> Iterator[tuple[list[Any], Tensor]]:
-        zero = self.zero
-        return zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True)
+            for p in params:
+                if piece := _piece(p):
+                    yield self._part(p, piece.start, piece.stop, flat, offset)
+                offset += p.partition_numel()
 
     def _part(
         self, p: Any, start: int, stop: int, flat: Tensor, offset: int, writer: bool = True
@@ -280,14 +259,9 @@ class Inside:
         view = flat.detach().view(-1)[offset : offset + stop - start]
         return Slice(name, "weight", self.shapes[name], start, stop, view, writer), flat, offset
 
-    def scalars(self) -> dict[str, Any]:
-        """The optimizer's step; DeepSpeed's own counters follow from it."""
-        return {"optimizer_steps": steps(self.optimizer)}
-
     @torch.no_grad()
-    def loaded(self, scalars: dict[str, Any]) -> None:
-        """Master weights -> working weights, and the step counters."""
-        taken = scalars["optimizer_steps"]
+    def loaded(self, taken: int) -> None:
+        """Master weights -> working weights, and the counters of the steps that were taken."""
         set_steps(self.optimizer, taken)
         self.engine.global_steps = taken
         self.engine.global_samples = taken * self.engine.train_batch_size()
@@ -306,6 +280,12 @@ class Inside:
                 for working, master in self._pairs():
                     if working is not master:
                         working.copy_(master)
+
+
+def _piece(p: Any) -> range:
+    """The elements of a parameter that stage 3 leaves to this rank."""
+    start = dist.get_rank(p.ds_process_group) * p.partition_numel()
+    return range(start, min(start + p.partition_numel(), p.ds_numel))
 
 
 def _total(group: Any, device: torch.device, values: Tensor) -> Tensor:

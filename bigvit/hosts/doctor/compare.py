@@ -45,8 +45,8 @@ def problems_of(
         yield from _differing(
             facts, lambda own, name=name: own.versions.get(name, "absent"), name, "install the same"
         )
-    yield from _differing(facts, lambda own: _kinds(own.devices), "devices", "use hosts of a kind")
-    yield from _differing(facts, lambda own: _kinds(own.links), "links between GPUs", "see why")
+    yield from _differing(facts, lambda own: kinds(own.devices), "devices", "use hosts of a kind")
+    yield from _differing(facts, lambda own: kinds(own.links), "links between GPUs", "see why")
     yield from _differing(
         facts, lambda own: own.recipe or "none", "the recipe's digest", "copy the recipe's file"
     )
@@ -93,7 +93,8 @@ def _off(clock: tuple[float, float], asked: tuple[float, float]) -> float:
     return least if least > CLOCK else most if most < -CLOCK else 0.0
 
 
-def _kinds(names: list[str]) -> str:
+def kinds(names: list[str]) -> str:
+    """What there is, and how often."""
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"
 
 

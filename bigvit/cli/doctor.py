@@ -1,45 +1,39 @@
 """`bigvit doctor`: asks every host, compares, lets them meet, says what to mend. No torch here."""
 
+import argparse
 import json
 import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bigvit.hosts.doctor.compare import problems_of, size
+from bigvit.cli.table import print_table
+from bigvit.hosts import doctor
+from bigvit.hosts.doctor.compare import kinds, problems_of, size
 from bigvit.hosts.doctor.facts import Facts, Question, standing
 from bigvit.hosts.doctor.meet import Meeting, Met
 from bigvit.hosts.doctor.reduce import Part
-from bigvit.hosts.hostfile import Done, run_here, run_on
+from bigvit.hosts.hostfile import Done, check_host, read_hostfile, run_here, run_on
 from bigvit.recipe import Recipe, Run
+from bigvit.recipe.find import find_recipe
 
-HERE = str(Path(__file__).parent)  # `python HERE facts` runs the module facts, wherever it starts
+DOCTOR = doctor.__path__[0]  # `python DOCTOR facts` runs the module facts, wherever it starts
 FACTS, MEET, REDUCE = 600.0, 20.0, 120.0  # seconds; a large data set takes minutes to list
 Ask = Callable[[Mapping[str, list[str]], float], dict[str, Done]]
 """Run a module with its arguments on each host, for so long at most."""
 
 
-@dataclass(frozen=True)
-class Visit:
-    """What is examined."""
-
-    slots: dict[str, int] | None  # by host; None: this machine alone
-    name: str | None  # of a recipe
-    recipe: Recipe | None
-    data_root: Path | None
-    run_dir: Path | None
-    ssh_port: int | None = None
-    master_addr: str | None = None
-    master_port: int = 29500
-
-
-def examine(visit: Visit) -> int:
+def examine(options: argparse.Namespace) -> int:
     """Print what was found, and return the exit code: 0, or 1 where something is to be mended."""
-    slots = visit.slots or {"localhost": 0}
+    here = options.hostfile is None  # this machine alone
+    slots = {"localhost": 0} if here else read_hostfile(options.hostfile)
+    recipe = None if options.recipe is None else find_recipe(options.recipe)[1]
+    if options.master_addr is not None:
+        check_host(options.master_addr, "--master-addr")
     problems: list[str] = []
 
     def say(found: list[str]) -> None:
@@ -48,18 +42,18 @@ def examine(visit: Visit) -> int:
             print(f"PROBLEM  {problem}", flush=True)
 
     def ask(words: Mapping[str, list[str]], seconds: float) -> dict[str, Done]:
-        commands = {host: [sys.executable, HERE, *own] for host, own in words.items()}
-        if visit.slots is None:
+        commands = {host: [sys.executable, DOCTOR, *own] for host, own in words.items()}
+        if here:
             return {host: run_here(command, seconds) for host, command in commands.items()}
-        return run_on(list(commands), commands, seconds, visit.ssh_port)
+        return run_on(list(commands), commands, seconds, options.ssh_port)
 
-    facts, asked, silent = _ask_facts(visit, ask, list(slots))
+    facts, asked, silent = _ask_facts(options, ask, list(slots))
     say(silent)
-    if visit.slots is None and facts:
+    if here and facts:
         slots = {"localhost": len(facts["localhost"].devices) or 2}
-    met, apart = _let_meet(visit, ask, facts)
+    met, apart = _let_meet(options, ask, facts)
     _print_table(facts, met)
-    found = list(problems_of(facts, slots, asked, _room(visit.recipe)))
+    found = list(problems_of(facts, slots, asked, _room(recipe)))
     say(found)
     if facts and not (found or silent):
         print(f"ok       facts of {len(facts)} host{'s' if len(facts) > 1 else ''}")
@@ -70,21 +64,20 @@ def examine(visit: Visit) -> int:
     if silent or apart or not facts:
         print("         the all-reduce was not tried")
     else:
-        say(_reduce(visit, ask, facts, slots))
+        say(_reduce(options, ask, facts, slots))
     print(f"{len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
     return 1 if problems else 0
 
 
 def _ask_facts(
-    visit: Visit, ask: Ask, hosts: list[str]
+    options: argparse.Namespace, ask: Ask, hosts: list[str]
 ) -> tuple[dict[str, Facts], dict[str, tuple[float, float]], list[str]]:
     """Facts by host, when each was asked and answered, and why others did not."""
-    folder = visit.run_dir or Path("runs", visit.name or "")
-    root = visit.data_root and str(visit.data_root)
-    with _mark(folder, visit.run_dir is not None and len(hosts) > 1) as mark:
-        question = json.dumps(asdict(Question(visit.name, root, str(folder.absolute()), mark)))
-        words = ["facts", question]
-        answers = ask(dict.fromkeys(hosts, words), FACTS)
+    folder = options.run_dir or Path("runs", options.recipe or "")
+    root = options.data_root and str(options.data_root)
+    with _mark(folder, options.run_dir is not None and len(hosts) > 1) as mark:
+        question = asdict(Question(options.recipe, root, str(folder.absolute()), mark))
+        answers = ask(dict.fromkeys(hosts, ["facts", json.dumps(question)]), FACTS)
     facts: dict[str, Facts] = {}
     silent: list[str] = []
     for host, done in answers.items():
@@ -138,7 +131,7 @@ def _reason(done: Done) -> str:
 
 
 def _let_meet(
-    visit: Visit, ask: Ask, facts: Mapping[str, Facts]
+    options: argparse.Namespace, ask: Ask, facts: Mapping[str, Facts]
 ) -> tuple[dict[str, Met], list[str]]:
     """How every host met the others, and who could not."""
     if len(facts) < 2:
@@ -146,7 +139,7 @@ def _let_meet(
     port = random.randrange(33000, 60000)  # as the system would choose for gloo and NCCL
     doors = {host: [(_reached(own), port)] for host, own in facts.items()}
     first = next(iter(doors))
-    doors[first].append((_master(visit, facts), visit.master_port))
+    doors[first].append((_master(options, facts), options.master_port))
     meeting = json.dumps(asdict(Meeting(doors, MEET / 2)))
     answers = ask({host: ["meet", host, meeting] for host in doors}, MEET)
     met: dict[str, Met] = {}
@@ -172,10 +165,10 @@ def _let_meet(
     return met, apart
 
 
-def _master(visit: Visit, facts: Mapping[str, Facts]) -> str:
+def _master(options: argparse.Namespace, facts: Mapping[str, Facts]) -> str:
     """Where the ranks meet; by itself DeepSpeed takes what `hostname -I` says first."""
     own = next(iter(facts.values()))
-    return visit.master_addr or next(iter(own.addresses), own.address)
+    return options.master_addr or next(iter(own.addresses), own.address)
 
 
 def _reached(own: Facts) -> str:
@@ -185,13 +178,13 @@ def _reached(own: Facts) -> str:
 
 
 def _reduce(
-    visit: Visit, ask: Ask, facts: Mapping[str, Facts], slots: Mapping[str, int]
+    options: argparse.Namespace, ask: Ask, facts: Mapping[str, Facts], slots: Mapping[str, int]
 ) -> list[str]:
     """Time an all-reduce of all ranks; and why it failed."""
     world, first = sum(slots.values()), 0
     alone = len(facts) == 1
-    address = "127.0.0.1" if alone else _master(visit, facts)
-    port = random.randrange(20000, 30000) if alone else visit.master_port
+    address = "127.0.0.1" if alone else _master(options, facts)
+    port = random.randrange(20000, 30000) if alone else options.master_port
     words: dict[str, list[str]] = {}
     for host, ranks in slots.items():
         part = Part(first, ranks, world, address, port, REDUCE / 2)
@@ -220,39 +213,23 @@ def _room(recipe: Recipe | None) -> int:
 
 
 def _print_table(facts: Mapping[str, Facts], met: Mapping[str, Met]) -> None:
-    heads = (
-        "host",
-        "GPUs",
-        "links",
-        "cores",
-        "memory",
-        "/dev/shm",
-        "run folder",
-        "address",
-        "to 1st",
-    )
-    rows: list[tuple[str, ...]] = [heads]
-    for host, own in facts.items():
-        kinds = [f"{own.devices.count(name)} x {name}" for name in dict.fromkeys(own.devices)]
-        by = met[host].by if host in met else ""
-        rows.append(
-            (
-                host,
-                ", ".join(kinds) or "none",
-                " ".join(own.links) or "-",
-                str(own.cores),
-                size(own.memory),
-                "-" if own.shared is None else size(own.shared),
-                size(own.disk),
-                _named(own.address, own),
-                _named(by, own),
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
-    print(flush=True)
+    rows = [
+        {
+            "host": host,
+            "GPUs": kinds(own.devices),
+            "links": " ".join(own.links) or "-",
+            "cores": str(own.cores),
+            "memory": size(own.memory),
+            "/dev/shm": "-" if own.shared is None else size(own.shared),
+            "run folder": size(own.disk),
+            "address": _named(own.address, own),
+            "to 1st": _named(met[host].by if host in met else "", own),
+        }
+        for host, own in facts.items()
+    ]
+    if rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+        print(flush=True)
 
 
 def _named(address: str, own: Facts) -> str:
