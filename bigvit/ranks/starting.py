@@ -36,7 +36,7 @@ MEETING = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # variables that ranks o
 
 class Starting:
     """Watches from a thread: the other ranks here until `met`, the launchers until `stop` is asked
-    for the first time, as then the loop looks for their end."""
+    for the first time, as then the loop looks for their end, or knows of a signal."""
 
     def __init__(self, stop: StopRequest) -> None:
         self.stop = stop
@@ -89,7 +89,7 @@ class Starting:
                 self._look()
             if self._goes_on() and self.stop.orphaned():
                 self._end(f"{ORPHANED} before the ranks met", REQUEUE)
-            if self.over is not None and self.stop.orphaned():
+            if self.over is not None and not self.stop.requested and self.stop.orphaned():
                 self.over(ORPHANED, REQUEUE)
         self.socket.close()
 
