@@ -158,7 +158,6 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     _check_zero(f"{where}zero_optimization.", config.get("zero_optimization", {}), layout.world)
     if recipe.precision == "fp16":
         filled["fp16"]["loss_scale"] = 1.0  # a fixed one; our own is set before each update
-    filled["bf16"]["check_grad_overflow"] = False  # reads all of it once more; the norm shows it
     if stage_of(config) < 3:
         filled["gradient_clipping"] = 0.0  # ours has the host look at nothing
     if stage_of(config) == 0:
@@ -231,6 +230,7 @@ def _json(value: Any) -> str:
 
 def _agrees(given: Any, filled: Any) -> bool:
     if isinstance(filled, dict) and isinstance(given, dict):
-        default = {} if "enabled" not in filled else {"enabled": False}
-        return all(filled.get(k) == v or v == "auto" for k, v in {**default, **given}.items())
+        if "enabled" in filled:
+            return given.get("enabled", False) in (filled["enabled"], "auto")
+        return all(value in (filled.get(key), "auto") for key, value in given.items())
     return given in (filled, "auto") and not isinstance(given, bool)  # true would be 1

@@ -69,7 +69,6 @@ class DeepSpeedEngine:
         scale = self.loss_scale.scale
         self.inside.set_loss_scale(scale)
         self.inside.take_gradients(self.gradient)
-        self.looked = False
         losses = []
         for inputs in micro[:-1]:
             losses.append(self._backward(inputs))
@@ -97,10 +96,9 @@ class DeepSpeedEngine:
         return StepInfo(self.losses, norm, applied, scale, found)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self.inside.unchecked and not self.looked:
-            self.looked = True  # once an update: stages 1 and 2 come here with every group
-            if not math.isfinite(self.inside.grad_norm()):
-                self._refuse()
+        # stage 0 in float32 is the one that DeepSpeed lets through with a gradient not finite
+        if self.inside.plain and not math.isfinite(self.inside.grad_norm()):
+            self._refuse()
         self.inside.clip(optimizer)
         if self.squares is not None:
             self.inside.count(self.squares, optimizer)
