@@ -119,7 +119,7 @@ class Inside:
             self.optimizer.shards.update(self._shards())
         if self.kind != "whole":
             self.zero.get_grad_norm_direct = self._norm
-            self.zero.check_overflow = lambda *_, **__: None  # reads it all: the norm shows it
+            self.zero.check_overflow = _leave_to_the_norm
         elif not self.plain:
             self.zero.step = self._step_whole
 
@@ -374,6 +374,10 @@ def _piece(p: Any) -> range:
     """The elements of a parameter that stage 3 leaves to this rank."""
     start = dist.get_rank(p.ds_process_group) * p.partition_numel()
     return range(start, min(start + p.partition_numel(), p.ds_numel))
+
+
+def _leave_to_the_norm(partition_gradients: bool = True) -> None:
+    """In place of DeepSpeed's look for what is not finite, which reads the gradient once more."""
 
 
 def _squared_norm(gradients: list[Tensor], dtype: torch.dtype) -> Tensor:
