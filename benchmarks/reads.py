@@ -35,8 +35,8 @@ def counting(found: Counter[str]) -> Generator[None]:
 def _who() -> str:
     """The package, ours or DeepSpeed's, that is innermost on the stack."""
     for frame in reversed(traceback.extract_stack()):
+        if frame.filename.startswith(OURS):  # first: one of our folders is called deepspeed, too
+            return "ours"
         if "/deepspeed/" in frame.filename:
             return "DeepSpeed"
-        if frame.filename.startswith(OURS):
-            return "ours"
     return "others"

@@ -53,6 +53,15 @@ def test_a_small_run_compares_on_little_data():
     assert len(rows) == 2 and all(" ± " in row for row in rows)
 
 
+@pytest.mark.slow
+def test_a_small_run_compares_deepspeeds_engine_with_single():
+    command = [sys.executable, "-m", "benchmarks.engine", "--small"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    _, *rows = [line.split(" | ") for line in done.stdout.splitlines() if " | " in line]
+    assert len(rows) == 4 and all(0.5 < float(row[1]) < 10 for row in rows)
+
+
 def test_what_needs_a_gpu_runs_small_on_a_cpu_and_reads_nothing():
     command = [sys.executable, "-m", "benchmarks.gpu", "--small"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
