@@ -70,12 +70,17 @@ class _Later(Work):
 class PretendCCL(dist.ProcessGroup):
     """A process group of the pretend device."""
 
+    supports_splitting = False
+
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self.gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
 
     def getBackendName(self) -> str:
         return "pretend_ccl"
+
+    def _get_backend(self, device: torch.device) -> "PretendCCL":  # pyright: ignore
+        return self
 
     def _begin(
         self, begin: Callable[..., Any], outputs: Any, inputs: Any = None, opts: Any = None
