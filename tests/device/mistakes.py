@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-# rank 0 of one, on the second device of its host
-os.environ.update(LOCAL_RANK="1", LOCAL_SIZE="2")
 sys.path.insert(0, str(Path(__file__).parent.parent / "engines"))
 
 import tiny  # noqa: E402
@@ -174,7 +172,6 @@ def run(ranks: joining.Ranks, folder: Path) -> dict[str, Any]:
             info = engine.update(made.later(next(batches)), LR)
         found["waits"] = waits
         found["loss"] = info.loss
-    torch.accelerator.synchronize()
     weights = {part.name: part.view.cpu() for part in engine.slices() if part.kind == "weight"}
     found["weights"] = [float(w.double().square().sum()) for w in weights.values()]
     for background in (True, False):
@@ -206,6 +203,7 @@ def watching() -> Generator[list[str]]:
 
 
 def main(folder: Path) -> None:
+    os.environ.update(LOCAL_RANK="1", LOCAL_SIZE="2")  # the one rank has its host's second device
     ranks = joining.connect(meet_ranks(Run(timeout=60)), 60)
     found: dict[str, Any] = {}
     for i, mistake in enumerate((None, *MISTAKES)):
