@@ -34,6 +34,9 @@ class PretendAccelerator(CPU_Accelerator):
     def on_accelerator(self, tensor):
         return tensor.device.type == "pretend"
 
+    def create_op_builder(self, class_name):
+        return None  # no kernels of its own, nor the CPU's: collectives in shared memory
+
     # devices
 
     def device_name(self, device_index=None):
