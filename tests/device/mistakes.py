@@ -49,6 +49,7 @@ class Mistake:
     where: str  # MODULE:NAME
     right: str  # stands there once
     wrong: str
+    shows: str  # on the device: words of an error, or the name of what is found otherwise
 
 
 MISTAKES = (
@@ -57,42 +58,49 @@ MISTAKES = (
         "bigvit.data.prepare:Normalise.__init__",
         "torch.tensor(values, device=device)",
         "torch.tensor(values)",
+        "pretend:1 and cpu",
     ),
     Mistake(
         "a batch without .to",
         "bigvit.data.prepare:Prepare.__call__",
         "batch = batch.to(self.classes.device)",
         "pass",
+        "pretend:1 and cpu",
     ),
     Mistake(
         "memory of the device read by NumPy",
         "bigvit.checkpoint.save:_bytes",
         ".cpu()",
         "",
+        "can't convert pretend:1",
     ),
     Mistake(
         "the first device in place of this rank's",
         "bigvit.data.prepare:Prepare.__init__",
         "device=device)",
         "device=torch.device(device.type, 0))",
+        "pretend:1 and pretend:0",
     ),
     Mistake(
         "a copy to the host read too early",
         "bigvit.checkpoint.save:Saver._slices",
         "torch.accelerator.synchronize()",
         "pass",
+        "saved True",
     ),
     Mistake(
         "a host's tensor given to a collective",
         "bigvit.engines.deepspeed.engine:DeepSpeedEngine.update",
         "total = mean_losses(losses)",
         "total = mean_losses(losses).cpu()",
+        "No backend type associated with device type cpu",
     ),
     Mistake(
         "a copy that the host waits for in an update",
         "bigvit.data.batch:Batch.to",
         "x.to(device, non_blocking=True)",
         "x.to(device)",
+        "waits",
     ),
     Mistake(
         "a number of the device read in an update",
@@ -100,30 +108,35 @@ MISTAKES = (
         "self.ranks.went_on()\n    losses = self.engine(inputs())",
         "self.ranks.went_on()\n    losses = self.engine(inputs())\n"
         "    assert all(float(loss) >= 0 for loss in losses.values())",
+        "waits",
     ),
     Mistake(
         "CUDA by name",
         "bigvit.ranks.joining:_device",
         "torch.accelerator.current_accelerator(check_available=True)",
         "torch.device('cuda') if torch.cuda.is_available() else None",
+        "pretend:1 and cpu",
     ),
     Mistake(
         "a prediction without .to",
         "bigvit.evaluate:evaluate",
         "predict(normalise(batch.images))",
         "predict(Normalise(data)(batch.images))",
+        "pretend:1 and cpu",
     ),
     Mistake(
         "a collective that nobody waits for",
         "bigvit.engines.deepspeed.engine:DeepSpeedEngine.update",
         "dist.all_reduce(total)",
         "dist.all_reduce(total, async_op=True)",
+        "loss",
     ),
     Mistake(
         "a source overwritten during its copy",
         "bigvit.data.prepare:Prepare.__call__",
         "return Inputs(",
         "given.images.zero_()\n    return Inputs(",
+        "written while a copy",
     ),
 )
 CODE = "the code as it is"

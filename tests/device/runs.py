@@ -22,7 +22,7 @@ from bigvit.engines.build import meet_ranks  # noqa: E402
 from bigvit.ranks.joining import Ranks, connect, end  # noqa: E402
 from bigvit.recipe import Run  # noqa: E402
 
-UPDATES = 6  # most runs stop there, in mid-epoch
+UPDATES = 4  # most runs stop there, in mid-epoch
 STOP = 2  # and the resumed one here, too
 LAMB = ("stage 2, offloaded", "stage 3, small sub-groups")  # offloaded: of the shorter recipe
 CAIT = ("lamb", 3)
@@ -46,7 +46,7 @@ def engines(ranks: Ranks, folder: Path) -> None:
         train(ranks, path, tiny.adamw, sharding=sharding, stop_after=UPDATES)
     for name in LAMB:
         lamb._train(ranks, folder, "2", name, stop_after=UPDATES)
-    cait._runs(ranks, folder, [CAIT])
+    cait._runs(ranks, folder, [CAIT], stop_after=UPDATES)
     for name, recipe, stage in (("drloc", localization.vit, 2), ("cvt", localization.cvt, 3)):
         localization._train(ranks, folder / f"{name}_{stage}", recipe, stage, stop_after=UPDATES)
 
@@ -67,7 +67,8 @@ def half_precision(ranks: Ranks, folder: Path) -> None:
     with precision._overflowing({precision.OVERFLOWS}, ranks):
         recipe = precision.recipe
         options = {"sharding": f"zero{FP16}", "micro_batch": recipe.batch_size // ranks.world}
-        train(ranks, folder / f"fp16_{FP16}", recipe, stop_after=UPDATES, **options)
+        stop = precision.OVERFLOWS + 2
+        train(ranks, folder / f"fp16_{FP16}", recipe, stop_after=stop, **options)
 
 
 def main(folder: Path) -> None:

@@ -36,8 +36,11 @@ def test_the_code_as_it_is_does_the_same_on_both(on_cpu, there):
     assert device["evaluated"] == pytest.approx(cpu["evaluated"], rel=1e-5)
 
 
-@pytest.mark.parametrize("what", [each.what for each in mistakes.MISTAKES])
-def test_a_mistake_passes_on_a_cpu_and_shows_on_the_device(what, on_cpu, there):
-    assert on_cpu[what] == on_cpu[mistakes.CODE]
-    assert there[what] != there[mistakes.CODE]
-    print(there[what])
+@pytest.mark.parametrize("mistake", mistakes.MISTAKES, ids=lambda each: each.what)
+def test_a_mistake_passes_on_a_cpu_and_shows_on_the_device(mistake, on_cpu, there):
+    assert on_cpu[mistake.what] == on_cpu[mistakes.CODE]
+    found, right = there[mistake.what], there[mistakes.CODE]
+    if "error" in found:
+        assert mistake.shows in found["error"]
+    else:
+        assert [key for key in found if found[key] != right[key]] == [mistake.shows]
