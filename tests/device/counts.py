@@ -62,9 +62,10 @@ def found(ranks: Ranks) -> dict[str, list[Any]]:
 
 def table(tables: dict[str, list[Any]]) -> str:
     """For a person."""
-    lines = [f"{'':12}{'ours':>24}{'DeepSpeed and others':>30}", f"{'':12}" + f"{'':4}".join(
-        ["  copies  reads synchr."] * 2
-    )]
+    lines = [
+        f"{'':12}{'ours':>24}{'DeepSpeed and others':>30}",
+        f"{'':12}" + f"{'':4}".join(["  copies  reads synchr."] * 2),
+    ]
     for name, rows in tables.items():
         numbers = [
             sum(n for kind, who, _, n in rows if kind == wanted and (who == "ours") == ours)

@@ -5,7 +5,6 @@ writes what each run found to mistakes.json in the folder that it is given.
 """
 
 import contextlib
-import hashlib
 import importlib
 import inspect
 import json
@@ -141,9 +140,12 @@ MISTAKES = (
 )
 CODE = "the code as it is"
 # the last one keeps the host's batch, whatever `batch` becomes
-GIVEN = ("batch = batch.to(", "given, batch = batch, batch._replace(\n"
-         "        images=torch.empty_like(batch.images, device=self.classes.device).copy_(\n"
-         "            batch.images, non_blocking=True\n        )\n    ).to(")
+GIVEN = (
+    "batch = batch.to(",
+    "given, batch = batch, batch._replace(\n"
+    "        images=torch.empty_like(batch.images, device=self.classes.device).copy_(\n"
+    "            batch.images, non_blocking=True\n        )\n    ).to(",
+)
 
 
 @contextlib.contextmanager

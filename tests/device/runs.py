@@ -1,6 +1,6 @@
 """What ranks on the pretend device do: runs of tests/engines, cut short, and counts of waits.
 
-    runs.py FOLDER
+runs.py FOLDER
 """
 
 import sys

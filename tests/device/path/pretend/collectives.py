@@ -1,3 +1,4 @@
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 """Collectives of the pretend device: gloo inside, and NCCL's manners.
 
 They take contiguous tensors of this process's device, and begin on a copy of what was given. What
@@ -10,9 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pretend.build import extension
 from torch import Tensor
 from torch._C._distributed_c10d import Work
+
+from pretend.build import extension
 
 AVG, SUM = dist.ReduceOp.AVG, dist.ReduceOp.SUM
 UNWRITTEN = 0xFF
