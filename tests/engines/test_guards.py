@@ -86,7 +86,7 @@ def single():
     source = DigitsSource("train")
     layout = tiny.cut(recipe, 1)
     batches = train_batches(source, recipe, layout, 0, 0, 0, engine.task.draws)
-    found, plain, prepare = [], [], Prepare(recipe)
+    found, plain, prepare = [], [], Prepare(recipe, engine.ranks.device)
     for i, batch in enumerate(islice(batches, guards.NORMED_UPDATES)):
         micro = prepare.later(batch)
         losses = [torch.stack(list(engine.task(inputs()).values())).sum() for inputs in micro]
