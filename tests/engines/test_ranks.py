@@ -14,12 +14,13 @@ from bigvit.task import Task
 
 
 def test_evaluation_counts_every_image_once_on_1_2_and_3_ranks(two_ranks, three_ranks):
-    task = Task(tiny.adamw)
+    ranks, task = alone(), Task(tiny.adamw)
     task.init_weights()
+    task.to(ranks.device)
     source = DigitsSource("test")
     source.images, source.targets = source.images[:103], source.targets[:103]
     with torch.no_grad():
-        alone_ = evaluate(task.predict, source, tiny.adamw.data, 10, alone()).as_json()
+        alone_ = evaluate(task.predict, source, tiny.adamw.data, 10, ranks).as_json()
     assert alone_["images"] == 103 and 0 < alone_["top1_correct"] < 103
     loss = alone_.pop("test_loss")
     for world in (2, 3):
