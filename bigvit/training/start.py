@@ -134,6 +134,7 @@ def refuse_changes(old: Any, new: Any, allowed: Sequence[str], what: str) -> Non
 
 
 def _refuse_unwritable(folder: Path) -> None:
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    # a link that leads nowhere is there
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"--run-dir {folder}: {there} cannot be written to; choose another")

@@ -135,6 +135,7 @@ def test_class_folders_hold_what_torchvision_takes_in_its_order(tmp_path: Path) 
     for name in ("b/notes.txt", "readme.md"):
         (tmp_path / "train" / name).write_text("no image")
     (tmp_path / "train/b/folder.jpg").mkdir()
+    (tmp_path / "train/b/._10.jpg").write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X")  # tar's, there
     source = open_folders(tmp_path, "train")
     assert source.classes == ["a b", "b", "é"]
     found = [source.name(index).removeprefix("train/") for index in range(len(source))]

@@ -95,6 +95,11 @@ def below_a_file(folder: Path) -> list[str]:
     return tiny("--run-dir", folder / "file" / "run")
 
 
+def through_a_dead_link(folder: Path) -> list[str]:
+    (folder / "link").symlink_to(folder / "absent")
+    return tiny("--run-dir", folder / "link" / "run")
+
+
 def sharding(value: object) -> Make:
     def make(folder: Path) -> list[str]:
         path = folder / "own.json"
@@ -166,6 +171,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "a run folder of other files": (foreign, "thesis.tex"),
     "a run folder in use": (resume, "is in use by another job"),
     "a run folder below a file": (below_a_file, "cannot be written to"),
+    "a run folder below a link to nothing": (through_a_dead_link, "link cannot be written to"),
     "a stop in the past": (lambda f: resume(f, "--stop-after", 3), "is at 4 already"),
 }
 

@@ -165,11 +165,11 @@ def _class_folders(within: bytes) -> list[bytes]:
 
 
 def _images(folder: bytes) -> list[bytes]:
-    """File names, sorted."""
+    """File names, sorted; but for what macOS leaves beside a file, ._NAME, with its name's end."""
     with os.scandir(folder) as entries:
         # a link that leads nowhere is listed, and found bad when it is read
-        names = [e.name for e in entries if e.name.lower().endswith(ENDINGS) and _no_folder(e)]
-    return sorted(names)
+        found = [e.name for e in entries if e.name.lower().endswith(ENDINGS) and _no_folder(e)]
+    return sorted(name for name in found if not name.startswith(b"._"))
 
 
 def _no_folder(entry: os.DirEntry[bytes]) -> bool:
