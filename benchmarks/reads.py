@@ -1,6 +1,7 @@
-"""Count how often the host waits to read a number from the device."""
+"""Count how often the host waits for the device: to read a number, or to copy."""
 
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -30,6 +31,29 @@ def counting(found: Counter[str]) -> Generator[None]:
 
     with Counting():
         yield
+
+
+@contextmanager
+def waiting(found: Counter[str]) -> Generator[None]:
+    """Count on a GPU whatever has the host wait inside, by whose code did; elsewhere, reads."""
+    if not torch.cuda.is_available():
+        with counting(found):
+            yield
+        return
+
+    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+        if "synchronizing CUDA operation" in str(message):
+            found[_who()] += 1
+
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode(max(before, 1))  # 2 raises at once, and stays
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 def _who() -> str:

@@ -33,9 +33,9 @@ class Ended:
 
 Launch = Callable[..., Ended]
 
-TOGETHER = ("engines", "multihost")
+TOGETHER = ("engines", "multihost", "gpu")
 """Folders whose tests share launches, or the hosts: one worker of `pytest -n 2` runs all of one."""
-FIRST = ("engines", "numerics", "multihost", "faults", "data", "unit", "recipes")
+FIRST = ("engines", "numerics", "multihost", "faults", "data", "unit", "recipes", "gpu")
 """What computes stands beside what waits, and what is short evens out the end."""
 
 

@@ -1,0 +1,163 @@
+"""What the ranks of the tests here do, on as many GPUs as there are, in the same processes.
+
+    deepspeed --num_accelerators N tests/gpu/ranks.py FOLDER SCENARIO...
+
+Each scenario leaves run folders in FOLDER, or what it found in FOLDER/SCENARIO.json.
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+TESTS = Path(__file__).parent.parent
+sys.path[:0] = [str(TESTS / "engines"), str(TESTS.parent)]
+
+from bigvit.engines import deterministic  # noqa: E402
+
+deterministic.set_variables()  # before CUDA and NCCL start
+
+import torch  # noqa: E402
+from launched import train, whole  # noqa: E402
+
+from benchmarks.reads import waiting  # noqa: E402
+from bigvit.data.loader import train_batches  # noqa: E402
+from bigvit.data.prepare import Prepare  # noqa: E402
+from bigvit.data.sources import DigitsSource  # noqa: E402
+from bigvit.engines.build import build_engine, meet_ranks  # noqa: E402
+from bigvit.engines.engine import Engine  # noqa: E402
+from bigvit.ranks.joining import Ranks, connect, end  # noqa: E402
+from bigvit.recipe import Lamb, Layout, Recipe, Run, StochasticDepth  # noqa: E402
+from bigvit.recipes.digits import digits_vit  # noqa: E402
+
+STAGES, PRECISIONS = (1, 2, 3), ("bf16", "fp16")
+EPOCHS = 6
+SHORT = replace(  # one epoch of 23 updates, samples skipped in groups of four
+    digits_vit,
+    model=replace(digits_vit.model, drop_path=StochasticDepth(rate=0.3, group=4)),
+    schedule=replace(digits_vit.schedule, epochs=1, warmup_epochs=0),
+    precision="bf16",
+    ema=0.9,
+)
+LAMB = replace(SHORT, optim=Lamb(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1))
+STOP = 9
+
+
+def options(ranks: Ranks, stage: int, **more: object) -> dict[str, Any]:
+    """Two micro-batches an update, whatever the number of ranks."""
+    micro_batch = SHORT.batch_size // ranks.world // 2
+    return {"sharding": f"zero{stage}", "micro_batch": micro_batch, "log_every": 23, **more}
+
+
+def demo(ranks: Ranks, folder: Path) -> None:
+    """`digits_vit` to its end."""
+    schedule = replace(digits_vit.schedule, epochs=EPOCHS)
+    for precision in PRECISIONS[: 1 if ranks.device.type == "cpu" else 2]:
+        recipe = replace(digits_vit, schedule=schedule, precision=precision)
+        for stage in STAGES:
+            path = folder / f"demo_{stage}_{precision}"
+            train(ranks, path, recipe, **options(ranks, stage, evaluate_every=EPOCHS))
+
+
+def first_part(ranks: Ranks, folder: Path) -> None:
+    """Runs without a stop, and the same ones stopped, by kernels that sum in a fixed order."""
+    deterministic.fix_kernels()
+    for stage in STAGES:
+        train(ranks, folder / f"whole_{stage}", SHORT, **options(ranks, stage))
+        train(ranks, folder / f"parts_{stage}", SHORT, **options(ranks, stage, stop_after=STOP))
+    train(ranks, folder / "lamb_whole", LAMB, **options(ranks, 2))
+    train(ranks, folder / "lamb_parts", LAMB, **options(ranks, 2, stop_after=STOP))
+
+
+def second_part(ranks: Ranks, folder: Path) -> None:
+    """The stopped runs go on, in new processes."""
+    deterministic.fix_kernels()
+    for stage in STAGES:
+        train(ranks, folder / f"parts_{stage}", SHORT, **options(ranks, stage, resume="auto"))
+    train(ranks, folder / "lamb_parts", LAMB, **options(ranks, 2, resume="auto"))
+
+
+def any_order(ranks: Ranks, folder: Path) -> None:
+    """The same run twice, by kernels that may sum in any order."""
+    torch.use_deterministic_algorithms(False)
+    for name in ("once", "twice"):
+        train(ranks, folder / name, SHORT, **options(ranks, 2))
+
+
+def under_way(ranks: Ranks, folder: Path) -> None:
+    """Checkpoints written while training goes on, and while it waits."""
+    deterministic.fix_kernels()
+    for name, background in (("beside", True), ("waited", False)):
+        more = {"checkpoint_every": 4, "keep": 9, "background_save": background}
+        train(ranks, folder / name, LAMB, **options(ranks, 3, **more))
+
+
+def waits(ranks: Ranks, folder: Path) -> None:
+    """Where the host waits for the device, in updates that log nothing."""
+    found: dict[str, dict[str, int]] = {}
+    for stage in STAGES:
+        engine, batches, prepare = started(ranks, SHORT, stage)
+        for _ in range(3):  # buffers are made, and DeepSpeed's timers wake up
+            engine.update(prepare.later(next(batches)), 1e-3)
+        seen: Counter[str] = Counter()
+        micro = next(batches)
+        with waiting(seen):
+            engine.update(prepare.later(micro), 1e-3)
+        found[str(stage)] = dict(seen)
+    say(ranks, folder / "waits.json", found)
+
+
+def compiled(ranks: Ranks, folder: Path) -> None:
+    """How far compiled blocks are from eager ones after three updates in float32."""
+    weights: list[dict[str, torch.Tensor]] = []
+    for compile in (False, True):
+        engine, batches, prepare = started(ranks, replace(SHORT, precision="fp32"), 2, compile)
+        for _ in range(3):
+            engine.update(prepare.later(next(batches)), 1e-3)
+        weights.append(whole(engine, ranks))
+    say(ranks, folder / "compiled.json", apart(*weights))
+
+
+def started(
+    ranks: Ranks, recipe: Recipe, stage: int, compile: bool = False
+) -> tuple[Engine, Any, Prepare]:
+    """An engine, this rank's batches, and what puts them on the device."""
+    layout = Layout(ranks.world, recipe.batch_size // ranks.world // 2, 2)
+    run = Run(sharding=f"zero{stage}", micro_batch=layout.micro_batch, compile=compile)
+    engine = build_engine(recipe, run, layout, ranks)
+    source = DigitsSource("train")
+    batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, engine.task.draws)
+    return engine, batches, Prepare(recipe, ranks.device)
+
+
+def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """Relative L2 difference of whole models."""
+    one, other = (torch.cat([each[n].double().flatten() for n in sorted(a)]) for each in (a, b))
+    return float((one - other).norm() / one.norm())
+
+
+def say(ranks: Ranks, path: Path, found: object) -> None:
+    if ranks.rank == 0:
+        path.write_text(json.dumps(found))
+
+
+SCENARIOS = (demo, first_part, second_part, any_order, under_way, waits, compiled)
+
+
+def main(args: Sequence[str]) -> None:
+    folder, *names = [arg for arg in args if not arg.startswith("--local_rank")]
+    ranks = connect(meet_ranks(Run(timeout=60)), 60)
+    scenarios = {each.__name__: each for each in SCENARIOS}
+    for name in names:
+        scenarios[name](ranks, Path(folder))
+    ranks.agree(0)
+    end(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
