@@ -61,7 +61,7 @@ def test_what_needs_a_gpu_runs_small_on_a_cpu_and_reads_nothing():
     for row in (1, 3, 4, 5, 6, 8):
         assert any(what.startswith(f"row {row}: ") for what in rows), done.stdout
     assert any(what.startswith("H-52") for what in rows)
-    assert rows["row 5: reads of the device, ours"][1].strip() == "0"
+    assert rows["row 5: waits for the device, ours"][1].strip() == "0"
 
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
