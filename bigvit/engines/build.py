@@ -24,7 +24,7 @@ def meet_ranks(run: Run) -> Ranks:
     """
     if run.engine == "single":
         return alone()
-    if not torch.cuda.is_available():
+    if not torch.accelerator.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks when it is imported
     # the slow import comes before the ranks wait for each other
     from bigvit.engines.deepspeed.inside import prepare

@@ -47,7 +47,7 @@ class SingleEngine:
         self.pairs = [(name, p, masters[name]) for name, p in named.items()]
         self.trained = {name for name, p in named.items() if p.requires_grad}
         groups = parameter_groups(masters, self.trained, self.task, recipe)
-        on_gpu = ranks.device.type == "cuda"
+        on_gpu = ranks.device.type != "cpu"
         self.optimizer = optim.build(recipe.optim, recipe.ema, groups, fused=on_gpu)
         for name in self.trained:
             fresh_state(self.optimizer, masters[name])

@@ -52,7 +52,7 @@ class DeepSpeedEngine:
         groups = parameter_groups(named, trained, self.task, recipe, whole)
         self.clip_norm = recipe.clip_norm
         self.loss_scale = LossScale(recipe.precision == "fp16")
-        on_gpu = ranks.device.type == "cuda" and not offloads(config)
+        on_gpu = ranks.device.type != "cpu" and not offloads(config)
         self.engine: Any
         self.engine, _, _, _ = deepspeed.initialize(
             model=self.task,
