@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu [--small] [--check] [--seconds 240] [--rows FILE]
 
-On a CPU, or with --small, tiny models run through the same code and the figures mean nothing. What
+Without one, or with --small, tiny models run through the same code and the figures mean nothing. What
 needs DeepSpeed comes last, and is left out where it is not installed. FILE gets each row when it is
 there, as a line of JSON. Shapes: B images.
 """
@@ -66,8 +66,8 @@ class Scale:
 
 def scale(small: bool, seconds: float) -> Scale:
     """ViT-H/14 at 126 px and H-52; on a CPU both tiny."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    small = small or device.type == "cpu"
+    device = alone().device
+    small = small or device.type != "cuda"
     h, h52 = (_recipe(name) for name in ("deit3_h14_in1k_126", "deit3_h52_14_in1k_126"))
     if small:
         h = replace(h, model=replace(h.model, embed_dim=64, depth=2, num_heads=2))
@@ -115,8 +115,8 @@ def seconds(s: Scale, runs: dict[str, Callable[[], object]]) -> dict[str, float]
     """Median seconds of each, A B A B, after two rounds that compile."""
 
     def clock() -> float:
-        if s.device.type == "cuda":
-            torch.cuda.synchronize()
+        if s.device.type != "cpu":
+            torch.accelerator.synchronize()
         return time.perf_counter()
 
     found = interleaved(runs, s.rounds, warmup=2, clock=clock)
@@ -193,7 +193,7 @@ def use(s: Scale) -> list[Row]:
     one = pending(s, ours.task, batch(s, ours.task, count))
     took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
     flops = 6 * recipe.model.macs(s.image) * count / took
-    name = torch.cuda.get_device_name() if s.device.type == "cuda" else "a CPU"
+    name = torch.cuda.get_device_name() if s.device.type == "cuda" else s.device.type
     peak = next((value for card, value in PEAKS.items() if card in name), None)
     share = flops / peak if peak else 0.0
     what = f"row 3: model FLOPs use on {name}, {count / took:.0f} images/s"
@@ -264,7 +264,7 @@ def reads(s: Scale) -> list[Row]:
     from bigvit.engines.build import build_engine, meet_ranks
     from bigvit.ranks.joining import connect
 
-    precision = "bf16" if s.device.type == "cuda" else "fp32"
+    precision = "bf16" if s.device.type != "cpu" else "fp32"
     count = s.batches[0]
     recipe = replace(s.h, batch_size=count, precision=precision)
     ranks = connect(meet_ranks(Run(timeout=120)), 120)

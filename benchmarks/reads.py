@@ -35,11 +35,26 @@ def counting(found: Counter[str]) -> Generator[None]:
 
 @contextmanager
 def waiting(found: Counter[str]) -> Generator[None]:
-    """Count on a GPU whatever has the host wait inside, by whose code did; elsewhere, reads."""
-    if not torch.cuda.is_available():
-        with counting(found):
-            yield
-        return
+    """Count whatever has the host wait for the device inside, by whose code did; on a CPU, reads."""
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    count = {"cuda": _warned, "pretend": _watched}.get(kind.type if kind else "cpu", counting)
+    with count(found):
+        yield
+
+
+@contextmanager
+def _watched(found: Counter[str]) -> Generator[None]:
+    """On the pretend device of tests/device, which is told of each."""
+    from pretend.watch import watch
+
+    with watch() as seen:
+        yield
+    found.update(wait.who for wait in seen)
+
+
+@contextmanager
+def _warned(found: Counter[str]) -> Generator[None]:
+    """On a GPU, by the warnings of torch."""
 
     def note(message: Warning | str, *_: Any, **__: Any) -> None:
         if "synchronizing CUDA operation" in str(message):

@@ -26,6 +26,7 @@ WITHOUT = {
     "deepspeed": "nothing is run by DeepSpeed or on several GPUs",
     "tyro": "no run is started by its command, so out of memory is not tried",
 }
+PRETEND = Path("tests/device/path").absolute()
 FACTS = """
 import json, torch
 names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -50,8 +51,7 @@ def main() -> int:
         print(f"gpu: not installed: {', '.join(lacking)}; bash scripts/setup.sh", file=sys.stderr)
         return 2
     if pretend:
-        os.environ.update(BIGVIT_PRETEND="1", CUDA_VISIBLE_DEVICES="")
-        print("gpu: --pretend: no GPU is used, and no figure means anything")
+        print(f"gpu: --pretend: {_pretend()}, and no figure means anything")
     elif not (said := _gpus()):
         return 2
     else:
@@ -66,6 +66,18 @@ def main() -> int:
 
 def _there(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
+
+
+def _pretend() -> str:
+    """Have what is started find the pretend device; what runs it all instead of a GPU."""
+    os.environ.update(BIGVIT_PRETEND="1", CUDA_VISIBLE_DEVICES="")
+    sys.path.insert(0, str(PRETEND))
+    from pretend.build import unavailable
+
+    if why := unavailable():
+        return f"all is run by the CPU, as {why}"
+    os.environ.update(PRETEND="1", PYTHONPATH=f"{os.environ['PYTHONPATH']}:{PRETEND}")
+    return f"all is run by the device of {PRETEND.parent}"
 
 
 def _gpus() -> str:
@@ -145,9 +157,9 @@ def _benchmark(path: Path, code: int) -> list[Line]:
     lines: list[Line] = []
     for row in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
         missed = "FAILED" if row["measured"] == "failed" else "goal missed"
-        figure = row["measured"] + f" ({row['goal']})" * bool(row["goal"])
-        beside = f", {row['interval']}" * bool(row["interval"])
-        lines.append(Line(row["what"], missed if row["ok"] is False else "ok", figure + beside))
+        figure = ", ".join(filter(None, (row["measured"], row["interval"])))
+        goal = f" ({row['goal']})" * (row["ok"] is not None)
+        lines.append(Line(row["what"], missed if row["ok"] is False else "ok", figure + goal))
     if code and not any(line.result == "FAILED" for line in lines):
         lines.append(Line("the benchmark", "FAILED", f"did not end by itself (code {code})"))
     return lines

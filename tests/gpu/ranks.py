@@ -82,15 +82,15 @@ def first_part(ranks: Ranks, folder: Path) -> None:
     for stage in STAGES:
         train(ranks, folder / f"whole_{stage}", SHORT, **options(ranks, stage))
         train(ranks, folder / f"parts_{stage}", SHORT, **options(ranks, stage, stop_after=STOP))
-    train(ranks, folder / "lamb_whole", LAMB, **options(ranks, 2))
-    train(ranks, folder / "lamb_parts", LAMB, **options(ranks, 2, stop_after=STOP))
+    train(ranks, folder / "whole_lamb", LAMB, **options(ranks, 2))
+    train(ranks, folder / "parts_lamb", LAMB, **options(ranks, 2, stop_after=STOP))
 
 
 def second_part(ranks: Ranks, folder: Path) -> None:
     """The stopped runs go on, in new processes."""
     for stage in STAGES:
         train(ranks, folder / f"parts_{stage}", SHORT, **options(ranks, stage, resume="auto"))
-    train(ranks, folder / "lamb_parts", LAMB, **options(ranks, 2, resume="auto"))
+    train(ranks, folder / "parts_lamb", LAMB, **options(ranks, 2, resume="auto"))
 
 
 def any_order(ranks: Ranks, folder: Path) -> None:

@@ -55,9 +55,9 @@ def test_the_demo_learns(free, device, stage, precision, record_property: Say):
     assert device.type != "cuda" or top1 > 60  # elsewhere it is one epoch of one block
 
 
-@pytest.mark.parametrize("run", [f"{{}}_{stage}" for stage in STAGES] + ["lamb_{}"])
+@pytest.mark.parametrize("run", [*map(str, STAGES), "lamb"])
 def test_a_resumed_run_has_the_same_bits_by_deterministic_kernels(resumed, run):
-    whole, parts = last(resumed / run.format("whole")), last(resumed / run.format("parts"))
+    whole, parts = (last(resumed / f"{name}_{run}") for name in ("whole", "parts"))
     assert whole.name == parts.name
     assert differing(whole, parts) == []
 

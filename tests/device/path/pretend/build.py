@@ -90,7 +90,9 @@ def _build(folder: Path) -> Path:
     )
     built = folder / f"{NAME}.so"
     libraries = ("-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10")
-    _run([[_compiler(), "-shared", *objects, f"-L{torch_at / 'lib'}", *libraries, "-o", str(built)]])
+    _run(
+        [[_compiler(), "-shared", *objects, f"-L{torch_at / 'lib'}", *libraries, "-o", str(built)]]
+    )
     return built
 
 
