@@ -111,8 +111,10 @@ def train_batches(
         for i in range(layout.accumulation):
             span = layout.span(rank, i)
             mix = draw(recipe.data, recipe.seed, number, span)
-            batch = next(stream)
-            micro.append(batch._replace(number=number, micro=i, mix=mix, draws=draws(number, span)))
+            batch = next(stream)._replace(
+                number=number, micro=i, mix=mix, draws=draws(number, span)
+            )
+            micro.append(batch.pinned() if torch.accelerator.is_available() else batch)
         yield micro
 
 

@@ -29,6 +29,7 @@ class Shard:
 
     segments: tuple[Segment, ...]
     parameters: int  # number of slots, the same on every rank
+    slots: Tensor  # (segments,) int64, each one's, where the tensor lies
     total: Callable[[Tensor], Tensor]  # the sum of the ranks' tensors; a collective
 
 
@@ -104,23 +105,21 @@ class LAMB(torch.optim.Optimizer):
             for _, start, stop in segments
         ]
         lr = torch.as_tensor(group["lr"], dtype=p.dtype)
-        rates = lr * self._trust(squares, segments, shard).to(p.dtype)
+        rates = lr * self._trust(squares, shard).to(p.dtype)
         ema, share = state.get(EMA), 1 - self.defaults.get(EMA, 0.0)
         for (_, start, stop), rate in zip(segments, rates.unbind(), strict=True):
             pieces = [None if t is None else t.view(-1)[start:stop] for t in (p, gradient, ema)]
             self._apply(*pieces, rate, share)
 
-    def _trust(
-        self, sums: Sequence[Tensor], segments: Sequence[Segment], shard: Shard | None
-    ) -> Tensor:
+    def _trust(self, sums: Sequence[Tensor], shard: Shard | None) -> Tensor:
         """Trust ratios of the parameters that the segments are of, float64 (segments,)."""
-        empty = torch.zeros(2, 0, dtype=torch.float64)
-        squares = torch.stack(list(sums), dim=1) if sums else empty
-        if shard is not None:
-            slots = torch.tensor([segment.slot for segment in segments])
-            slots = slots.to(squares.device, non_blocking=True)
-            whole = squares.new_zeros(2, shard.parameters).index_copy_(1, slots, squares)
-            squares = shard.total(whole)[:, slots]
+        if shard is None:
+            squares = torch.stack(list(sums), dim=1)
+        else:
+            whole = shard.slots.new_zeros(2, shard.parameters, dtype=torch.float64)
+            if sums:
+                whole.index_copy_(1, shard.slots, torch.stack(list(sums), dim=1))
+            squares = shard.total(whole).index_select(1, shard.slots)
         weight, change = squares.sqrt()
         return torch.where((weight > 0) & (change > 0), weight / change, 1.0)
 

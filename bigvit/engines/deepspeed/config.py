@@ -158,6 +158,8 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     return {
         **config,
         **filled,
+        # on by default, it has the whole device synchronised twice a micro-batch
+        "timers": {"throughput": {"enabled": False}},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # ours works on offloaded tensors too
     }

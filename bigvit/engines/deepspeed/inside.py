@@ -178,10 +178,14 @@ class Inside:
             slots = {self.names[id(p)]: slot for slot, p in enumerate(params)}
             segments = tuple(
                 Segment(slots[part.name], offset, offset + len(part.view))
-                for part, held, offset in self._parts()
-                if held is flat
+                for part, tensor, offset in self._parts()
+                if tensor is flat
             )
-            yield flat, Shard(segments, len(params), partial(_total, group, self.ranks.device))
+            of = torch.tensor(
+                [each.slot for each in segments], dtype=torch.long, device=flat.device
+            )
+            total = partial(_total, group, self.ranks.device)
+            yield flat, Shard(segments, len(params), of, total)
 
     def _flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]:
         """Each flat tensor, the parameters that it has pieces of, and the ranks with the rest."""
