@@ -35,7 +35,7 @@ def counting(found: Counter[str]) -> Generator[None]:
 
 @contextmanager
 def waiting(found: Counter[str]) -> Generator[None]:
-    """Count whatever has the host wait for the device inside, by whose code did; on a CPU, reads."""
+    """Count what has the host wait for the device inside, by whose code did; on a CPU, reads."""
     kind = torch.accelerator.current_accelerator(check_available=True)
     count = {"cuda": _warned, "pretend": _watched}.get(kind.type if kind else "cpu", counting)
     with count(found):

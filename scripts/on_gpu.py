@@ -156,7 +156,7 @@ def _benchmark(path: Path, code: int) -> list[Line]:
     """A line a figure; one more where it did not end by itself."""
     lines: list[Line] = []
     for row in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
-        missed = "FAILED" if row["measured"] == "failed" else "goal missed"
+        missed = "FAILED" if row["goal"] in ("0", "to run") else "goal missed"
         figure = ", ".join(filter(None, (row["measured"], row["interval"])))
         goal = f" ({row['goal']})" * (row["ok"] is not None)
         lines.append(Line(row["what"], missed if row["ok"] is False else "ok", figure + goal))
