@@ -117,23 +117,25 @@ def _run(folder: Path, pretend: bool) -> int:
     return _table(lines, time.monotonic() - began)
 
 
-def _part(seconds: float, *command: object) -> int:
-    """Run Python to its end, or ask it to end after some seconds; its exit code."""
+def _part(seconds: float, *command: object) -> int | None:
+    """Run Python to its end, and return its exit code; None where it had to be ended by then."""
     process = subprocess.Popen([sys.executable, *map(str, command)])
-    ends = ((seconds - ENDING, signal.SIGINT), (ENDING, signal.SIGKILL))
-    for patience, number in ends:
+    try:
+        return process.wait(max(0, seconds - ENDING))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
         try:
-            return process.wait(patience)
-        except subprocess.TimeoutExpired:
-            process.send_signal(number)
-        except KeyboardInterrupt:  # which it was sent, too
             process.wait(ENDING)
-            raise
-    process.wait()
-    return -signal.SIGKILL
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    except KeyboardInterrupt:  # which it was sent, too
+        process.wait(ENDING)
+        raise
+    return None
 
 
-def _tests(path: Path, code: int) -> list[Line]:
+def _tests(path: Path, code: int | None) -> list[Line]:
     """A line a test; one more where they did not end by themselves."""
     lines: list[Line] = []
     cases = ElementTree.parse(path).iter("testcase") if path.exists() else ()
@@ -147,12 +149,11 @@ def _tests(path: Path, code: int) -> list[Line]:
                 shown.append(_first(said.get("message")))
         lines.append(Line(name, result, "; ".join(shown)))
     if code not in (0, 1):
-        why = "were ended: they took too long" if code in (2, -9) else f"ended with code {code}"
-        lines.append(Line("the tests", "FAILED", why))
+        lines.append(Line("the tests", "FAILED", _why(code)))
     return lines
 
 
-def _benchmark(path: Path, code: int) -> list[Line]:
+def _benchmark(path: Path, code: int | None) -> list[Line]:
     """A line a figure; one more where it did not end by itself."""
     lines: list[Line] = []
     for row in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
@@ -160,9 +161,13 @@ def _benchmark(path: Path, code: int) -> list[Line]:
         figure = ", ".join(filter(None, (row["measured"], row["interval"])))
         goal = f" ({row['goal']})" * (row["ok"] is not None)
         lines.append(Line(row["what"], missed if row["ok"] is False else "ok", figure + goal))
-    if code and not any(line.result == "FAILED" for line in lines):
-        lines.append(Line("the benchmark", "FAILED", f"did not end by itself (code {code})"))
+    if code != 0 and not any(line.result == "FAILED" for line in lines):
+        lines.append(Line("the benchmark", "FAILED", _why(code)))
     return lines
+
+
+def _why(code: int | None) -> str:
+    return "took too long" if code is None else f"ended with code {code}"
 
 
 def _first(text: str | None) -> str:
