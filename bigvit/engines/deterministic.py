@@ -39,5 +39,5 @@ def cost(device: str) -> str:
         return "--deterministic: on a CPU sums have a fixed order anyway, and nothing changes"
     return (
         "--deterministic: the same bits on the same GPUs; costs time in attention's backward "
-        "pass, in compiled code and in sums over many ranks (docs/performance.md)"
+        "pass, in stochastic depth, and in sums over many ranks (docs/performance.md)"
     )

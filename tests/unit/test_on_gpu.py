@@ -1,4 +1,4 @@
-"""scripts/gpu.sh without a GPU: all of it that can run, and what it says where something is wrong."""
+"""scripts/gpu.sh without a GPU: what of it can run, and what it says where something is wrong."""
 
 import importlib.util
 import json
