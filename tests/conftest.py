@@ -35,7 +35,7 @@ Launch = Callable[..., Ended]
 
 TOGETHER = ("engines", "multihost", "gpu")
 """Folders whose tests share launches, or the hosts: one worker of `pytest -n 2` runs all of one."""
-FIRST = ("engines", "numerics", "multihost", "faults", "data", "unit", "recipes", "gpu")
+FIRST = ("engines", "numerics", "gpu", "multihost", "faults", "data", "unit", "recipes")
 """What computes stands beside what waits, and what is short evens out the end."""
 
 
