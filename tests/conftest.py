@@ -33,9 +33,9 @@ class Ended:
 
 Launch = Callable[..., Ended]
 
-TOGETHER = ("engines", "multihost", "gpu")
+TOGETHER = ("engines", "device", "gpu", "multihost")
 """Folders whose tests share launches, or the hosts: one worker of `pytest -n 2` runs all of one."""
-FIRST = ("engines", "numerics", "gpu", "multihost", "faults", "data", "unit", "recipes")
+FIRST = "engines numerics gpu multihost device faults data unit recipes".split()
 """What computes stands beside what waits, and what is short evens out the end."""
 
 
@@ -156,13 +156,15 @@ class Started:
 class Warm:
     """Starts ranks as `launch` does, but for the launcher and the imports."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        """Args: environment: variables of its ranks and its own, beside this process's."""
         self.folder, self.count = folder, 0
+        self.environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
         command = [sys.executable, "-u", Path(__file__).with_name("warm.py"), "deepspeed"]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"},
+            env={**os.environ, **self.environment, "PYTHONWARNINGS": "default"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -196,7 +198,7 @@ class Warm:
         self.count += 1
         output = self.folder / f"output_{self.count}"
         port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        given = {**os.environ, "OMP_NUM_THREADS": "1", **port, "WORLD_SIZE": str(ranks)}
+        given = {**os.environ, **self.environment, **port, "WORLD_SIZE": str(ranks)}
         request: dict[str, Any] = {
             "ranks": list(range(ranks)) if here is None else list(here),
             "script": str(ROOT / script),

@@ -44,11 +44,13 @@ class SingleEngine:
             masters = named
         else:
             self.task.to(DTYPES[recipe.precision])
+            for p in named.values():
+                p.grad_dtype = DTYPES[recipe.gradient_precision]
         self.pairs = [(name, p, masters[name]) for name, p in named.items()]
         self.trained = {name for name, p in named.items() if p.requires_grad}
         groups = parameter_groups(masters, self.trained, self.task, recipe)
         on_gpu = ranks.device.type != "cpu"
-        self.optimizer = optim.build(recipe.optim, recipe.ema, groups, fused=on_gpu)
+        self.optimizer = optim.build(recipe.optim, recipe.ema, groups, on_gpu, on_gpu)
         for name in self.trained:
             fresh_state(self.optimizer, masters[name])
         self.clip_norm = recipe.clip_norm

@@ -45,7 +45,7 @@ def digests(weights: Mapping[str, Tensor]) -> dict[str, str]:
     """sha256 of every weight's float32 bytes."""
     assert all(weight.dtype == torch.float32 for weight in weights.values())
     return {
-        name: hashlib.sha256(weight.detach().contiguous().numpy().tobytes()).hexdigest()
+        name: hashlib.sha256(weight.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
         for name, weight in weights.items()
     }
 

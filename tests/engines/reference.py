@@ -62,7 +62,7 @@ def train_single(
     engine.order = order
     if change is not None:
         change(engine)
-    prepare = Prepare(recipe)
+    prepare = Prepare(recipe, engine.ranks.device)
     batches = train_batches(
         DigitsSource("train"), recipe, tiny.cut(recipe, 1), 0, 0, 0, engine.task.draws
     )
@@ -71,7 +71,9 @@ def train_single(
     ]
     names = {"weight": "", "ema": "ema "}
     parts = [part for part in engine.slices() if part.kind in names]
-    return {names[part.kind] + part.name: part.view.view(part.shape) for part in parts}, losses
+    return {
+        names[part.kind] + part.name: part.view.view(part.shape).cpu() for part in parts
+    }, losses
 
 
 def trained(run: Path, updates: int = tiny.UPDATES, kind: str = "weight") -> Weights:

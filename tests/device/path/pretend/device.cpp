@@ -48,9 +48,40 @@ std::vector<ToHost> to_host;
 size_t digest(const Tensor& t) {
   return std::hash<std::string_view>()({(const char*)t.const_data_ptr(), t.nbytes()});
 }
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  auto *p = (const char*)a.const_data_ptr(), *q = (const char*)b.const_data_ptr();
+  return p < q + b.nbytes() && q < p + a.nbytes();
+}
+
+// Take out those that a test holds for, in their order.
+template <class Late, class Test>
+std::vector<Late> taken(std::vector<Late>& from, Test test) {
+  std::vector<Late> out, rest;
+  std::lock_guard<std::mutex> guard(lock);
+  for (auto& late : from) (test(late) ? out : rest).push_back(std::move(late));
+  from.swap(rest);
+  return out;
+}
+
+void land(const std::vector<ToHost>& copies) {
+  for (auto& late : copies) late.to.copy_(late.from);
+}
+
+void depart(const std::vector<ToDevice>& copies) {
+  bool written = false;
+  for (auto& late : copies) {
+    written |= digest(late.from) != late.digest;
+    if (!late.arrived) late.to.copy_(late.from);
+  }
+  TORCH_CHECK(!written, "pretend: host memory was written while a copy from it was under way");
+}
 }  // namespace
 
+// A stream copies in order: what comes to memory that it copies from later, comes first; and what
+// goes from memory that it copies to later, went before.
 void copy_to_device_later(const Tensor& from, const Tensor& to, const Storage& device_storage) {
+  land(taken(to_host, [&](const ToHost& late) { return overlap(late.to, from); }));
   ToDevice late{from, to, device_storage, digest(from)};
   std::lock_guard<std::mutex> guard(lock);
   to_device.push_back(std::move(late));
@@ -58,6 +89,7 @@ void copy_to_device_later(const Tensor& from, const Tensor& to, const Storage& d
 
 void copy_to_host_later(const Tensor& from, const Tensor& to) {
   auto kept = from.clone();
+  depart(taken(to_device, [&](const ToDevice& late) { return overlap(late.from, to); }));
   memset(to.mutable_data_ptr(), UNWRITTEN, to.nbytes());
   std::lock_guard<std::mutex> guard(lock);
   to_host.push_back({kept, to});
@@ -77,21 +109,11 @@ void arrive(const c10::StorageImpl* storage) {
 }
 
 void finish() {
-  std::vector<ToDevice> there;
-  std::vector<ToHost> here;
-  {
-    std::lock_guard<std::mutex> guard(lock);
-    there.swap(to_device);
-    here.swap(to_host);
-  }
   at::AutoDispatchBelowADInplaceOrView below;
-  bool written = false;
-  for (auto& late : there) {
-    written |= digest(late.from) != late.digest;
-    if (!late.arrived) late.to.copy_(late.from);
-  }
-  for (auto& late : here) late.to.copy_(late.from);
-  TORCH_CHECK(!written, "pretend: host memory was written while a copy from it was under way");
+  auto all = [](const auto&) { return true; };
+  auto going = taken(to_device, all);
+  land(taken(to_host, all));
+  depart(going);
 }
 
 // memory ------------------------------------------------------------------------------------------

@@ -252,6 +252,7 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
       return to;
     }
     waits("copy", "copy", from.nbytes());
+    if (!non_blocking) finish();
   }
   b.copy_(a);
   return to;
