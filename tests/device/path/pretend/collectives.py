@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pretend.build import extension
 from torch import Tensor
 from torch._C._distributed_c10d import Work
+
+from pretend.build import extension
 
 AVG, SUM = dist.ReduceOp.AVG, dist.ReduceOp.SUM
 UNWRITTEN = 0xFF
