@@ -35,7 +35,17 @@ Launch = Callable[..., Ended]
 
 TOGETHER = ("engines", "device", "gpu", "multihost")
 """Folders whose tests share launches, or the hosts: one worker of `pytest -n 2` runs all of one."""
-FIRST = "engines numerics gpu multihost device faults data unit recipes".split()
+FIRST = (
+    "engines",
+    "numerics",
+    "gpu",
+    "multihost",
+    "device",
+    "faults",
+    "data",
+    "unit",
+    "recipes",
+)
 """What computes stands beside what waits, and what is short evens out the end."""
 
 
