@@ -65,7 +65,7 @@ def test_a_resumed_run_has_the_same_bits_by_deterministic_kernels(resumed, run):
 def test_how_far_two_runs_are_apart_without(free, record_property: Say):
     difference = apart(*(read_weights(last(free / name))[1] for name in ("once", "twice")))
     record_property("shown", f"{difference:.1e}")
-    assert difference < 0.1  # bf16
+    assert difference < 0.2  # bf16
 
 
 def test_a_checkpoint_under_way_is_that_of_a_run_that_waited(fixed):
@@ -88,7 +88,7 @@ def test_compiled_blocks_are_eager_ones(free, device, record_property: Say):
         pytest.skip("torch's compiler knows no pretend device")
     difference = json.loads((free / "compiled.json").read_text())
     record_property("shown", f"{difference:.1e}")
-    assert difference < 1e-5
+    assert difference < 1e-3
 
 
 def test_one_message_says_what_to_change_where_memory_is_short(
