@@ -52,7 +52,7 @@ def test_the_demo_learns(free, device, stage, precision, record_property: Say):
     lines = (free / f"demo_{stage}_{precision}" / "metrics.jsonl").read_text().splitlines()
     top1 = next(line["top1"] for line in map(json.loads, reversed(lines)) if "top1" in line)
     record_property("shown", f"top-1 {top1:.1f} %")
-    assert device.type != "cuda" or top1 > 60  # elsewhere it is one epoch of one block
+    assert device.type != "cuda" or top1 > 50  # elsewhere it is one epoch of one block
 
 
 @pytest.mark.parametrize("run", [*map(str, STAGES), "lamb"])
