@@ -33,3 +33,12 @@ def on_device(
     yield made
     made.process.kill()
     made.process.communicate()
+
+
+@pytest.fixture(scope="session")
+def device_runs(on_device: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of what two ranks on the device did."""
+    folder = tmp_path_factory.mktemp("device")
+    done = on_device(2, HERE / "runs.py", folder, timeout=300)
+    assert done.code == 0, done.output
+    return folder

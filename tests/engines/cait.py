@@ -29,7 +29,9 @@ def cait_other_runs(ranks: Ranks, folder: Path) -> None:
     _runs(ranks, folder, [each for each in EVERY if each not in ORDINARY])
 
 
-def _runs(ranks: Ranks, folder: Path, which: list[tuple[str, int]]) -> None:
+def _runs(
+    ranks: Ranks, folder: Path, which: list[tuple[str, int]], stop_after: int | None = None
+) -> None:
     """At stage 3 every block is recomputed."""
     fetched = folder / "fetched.json"
     if ranks.rank == 0:
@@ -38,7 +40,8 @@ def _runs(ranks: Ranks, folder: Path, which: list[tuple[str, int]]) -> None:
     for name, stage in which:
         sharding = str(fetched) if stage == 3 else f"zero{stage}"
         options = {"sharding": sharding, "checkpoint_activations": float(stage == 3)}
-        train(ranks, folder / f"{name} {stage}", RECIPES[name], micro_batch=36, **options)
+        options |= {"micro_batch": 36, "stop_after": stop_after}
+        train(ranks, folder / f"{name} {stage}", RECIPES[name], **options)
 
 
 SCENARIOS = (cait_runs, cait_other_runs)

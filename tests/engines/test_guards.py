@@ -66,6 +66,7 @@ def test_a_run_that_stops_itself_names_the_update_its_images_and_what_is_good(
     assert output.count(f"error: {reason}\n") == 1 and "Traceback" not in output
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator has fp16")
 def test_fp16_on_a_cpu_is_refused_on_every_rank_with_one_message(warm, tmp_path):
     args = (*guards.ARGS, *guards.OPTIONS, "--run-dir", tmp_path / "run", "--precision", "fp16")
     done = warm(2, "scripts/train.py", *args)

@@ -167,6 +167,8 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
         **filled,
         # on by default, it has the whole device synchronised twice a micro-batch
         "timers": {"throughput": {"enabled": False}},
+        # divided by the ranks before they are added up, as with `reduce_scatter`
+        "prescale_gradients": stage_of(config) == 1,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # ours works on offloaded tensors too
     }

@@ -2,7 +2,7 @@
 
 With this package's folder on PYTHONPATH and PRETEND set, torch has an accelerator "pretend" as soon
 as it is imported, with devices, streams, pinned memory and collectives, and DeepSpeed has one over
-it. Its numbers are the CPU's, bit for bit. What works on a CPU by chance fails here:
+it. Its kernels are the CPU's. What works on a CPU by chance fails here:
 
     devices      a tensor that lies elsewhere is refused, also on another device of this kind
     memory       the host cannot read the device's: it faults

@@ -1,3 +1,5 @@
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
+# pyright: reportCallIssue=false
 """Collectives of the pretend device: gloo inside, and NCCL's manners.
 
 They take contiguous tensors of this process's device, and begin on a copy of what was given. What

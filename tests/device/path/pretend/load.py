@@ -1,3 +1,4 @@
+# pyright: reportPrivateImportUsage=false
 """What torch calls at the end of its import, by the entry point `torch.backends`."""
 
 import contextlib

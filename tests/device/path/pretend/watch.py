@@ -37,9 +37,8 @@ def watch() -> Generator[list[Wait]]:
                 # the innermost folder of that name, below which a module lies
                 if package in parts[:-1] and "tests" not in parts:
                     within = parts[len(parts) - parts[::-1].index(package) :]
-                    function = frame.f_code.co_qualname if sys.version_info >= (3, 11) else ""
-                    named = function or frame.f_code.co_name
-                    place = (who, f"{'/'.join(within)} {named}", frame.f_lineno)
+                    where = f"{'/'.join(within)} {frame.f_code.co_name}"
+                    place = (who, where, frame.f_lineno)
                     break
             if place[0] != "others":
                 break
