@@ -1,17 +1,22 @@
 """What needs a GPU, in at most four minutes: rows 1, 3, 4, 5, 6 and 8 of docs/performance.md.
 
-    python -m benchmarks.gpu [--small] [--check]
+    python -m benchmarks.gpu [--small] [--check] [--seconds 240] [--rows FILE]
 
-On a CPU, or with --small, tiny models run through the same code and the figures mean nothing. What
-needs DeepSpeed comes last, and is left out where it is not installed. Shapes: B images.
+Without one, or with --small, tiny models run through the same code, and figures but for counts mean
+nothing: they have no goal. What needs DeepSpeed comes last, and is left out where it is not
+installed. FILE gets each row when it is there, as a line of JSON. Shapes: B images.
 """
 
+import importlib.util
+import json
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -23,7 +28,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Row, arguments, interleaved, report
 from benchmarks.optimizer import groups, lamb
-from benchmarks.reads import counting
+from benchmarks.reads import waiting
 from benchmarks.stochastic_depth import timms
 from bigvit.data.batch import Batch
 from bigvit.data.prepare import Prepare
@@ -36,7 +41,8 @@ from bigvit.recipe import Layout, Recipe, Run
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Task
 
-SECONDS = 240
+SECONDS = 240.0
+EXACT = ("0", "to run")  # goals that do not depend on the machine
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Dense bf16 FLOPs a second, by what a card's name contains."""
 
@@ -46,6 +52,7 @@ class Scale:
     """How large everything is."""
 
     device: torch.device
+    small: bool
     h: Recipe
     h52: Recipe
     batches: tuple[int, int]
@@ -59,16 +66,17 @@ class Scale:
         return time.monotonic() > self.deadline
 
 
-def scale(small: bool) -> Scale:
+def scale(small: bool, seconds: float) -> Scale:
     """ViT-H/14 at 126 px and H-52; on a CPU both tiny."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    small = small or device.type == "cpu"
+    device = alone().device
+    small = small or device.type != "cuda"
     h, h52 = (_recipe(name) for name in ("deit3_h14_in1k_126", "deit3_h52_14_in1k_126"))
     if small:
         h = replace(h, model=replace(h.model, embed_dim=64, depth=2, num_heads=2))
         h52 = replace(h52, model=replace(h52.model, embed_dim=64, depth=3, num_heads=2))
     batches = (8, 16) if small else (64, 256)
-    return Scale(device, h, h52, batches, 126, 2 if small else 10, time.monotonic() + SECONDS)
+    rounds, deadline = 2 if small else 10, time.monotonic() + seconds
+    return Scale(device, small, h, h52, batches, 126, rounds, deadline)
 
 
 def _recipe(name: str) -> Recipe:
@@ -110,8 +118,8 @@ def seconds(s: Scale, runs: dict[str, Callable[[], object]]) -> dict[str, float]
     """Median seconds of each, A B A B, after two rounds that compile."""
 
     def clock() -> float:
-        if s.device.type == "cuda":
-            torch.cuda.synchronize()
+        if s.device.type != "cpu":
+            torch.accelerator.synchronize()
         return time.perf_counter()
 
     found = interleaved(runs, s.rounds, warmup=2, clock=clock)
@@ -188,7 +196,7 @@ def use(s: Scale) -> list[Row]:
     one = pending(s, ours.task, batch(s, ours.task, count))
     took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
     flops = 6 * recipe.model.macs(s.image) * count / took
-    name = torch.cuda.get_device_name() if s.device.type == "cuda" else "a CPU"
+    name = torch.cuda.get_device_name() if s.device.type == "cuda" else s.device.type
     peak = next((value for card, value in PEAKS.items() if card in name), None)
     share = flops / peak if peak else 0.0
     what = f"row 3: model FLOPs use on {name}, {count / took:.0f} images/s"
@@ -253,14 +261,13 @@ def large(s: Scale) -> list[Row]:
 
 
 def reads(s: Scale) -> list[Row]:
-    """Row 5: reads of the device by the host in an update that logs nothing, under ZeRO-1."""
-    try:
-        from bigvit.engines.build import build_engine, meet_ranks
-        from bigvit.ranks.joining import connect
-    except ImportError:
-        return []
+    """Row 5: waits of the host for the device in an update that logs nothing, under ZeRO-1."""
+    if importlib.util.find_spec("deepspeed") is None:
+        return [Row("row 5: DeepSpeed is not installed", "left out")]
+    from bigvit.engines.build import build_engine, meet_ranks
+    from bigvit.ranks.joining import connect
 
-    precision = "bf16" if s.device.type == "cuda" else "fp32"
+    precision = "bf16" if s.device.type != "cpu" else "fp32"
     count = s.batches[0]
     recipe = replace(s.h, batch_size=count, precision=precision)
     ranks = connect(meet_ranks(Run(timeout=120)), 120)
@@ -268,11 +275,17 @@ def reads(s: Scale) -> list[Row]:
     one = pending(s, made.task, batch(s, made.task, count))
     made.update([one], 1e-3)
     found: Counter[str] = Counter()
-    with counting(found):
+    with waiting(found):
         made.update([one], 1e-3)
     return [
-        Row("row 5: reads of the device, ours", str(found["ours"]), "", "0", found["ours"] == 0),
-        Row("row 5: reads of the device, DeepSpeed's", str(found["DeepSpeed"])),
+        Row(
+            "row 5: waits for the device, ours",
+            str(found["ours"]),
+            "",
+            EXACT[0],
+            found["ours"] == 0,
+        ),
+        Row("row 5: waits for the device, DeepSpeed's", str(found["DeepSpeed"])),
     ]
 
 
@@ -285,18 +298,28 @@ def _row(what: str, value: float, goal: float | None, beside: str = "") -> Row:
 
 
 def main() -> int:
-    options = arguments(__doc__ or "")
-    s = scale(options.small)
+    options = arguments(__doc__ or "", seconds=SECONDS, rows="")
+    s = scale(options.small, options.seconds)
     rows: list[Row] = []
     parts: Sequence[Callable[[Scale], list[Row]]] = (use, steps, optimizers, memory, large, reads)
+    failed = 0
     for part in parts:
-        if s.late:
-            print(f"no time left for {part.__name__}")
-            continue
-        rows += part(s)
+        try:
+            found = [Row(part.__name__, "no time left")] if s.late else part(s)
+        except torch.OutOfMemoryError:
+            found = [Row(part.__name__, "does not fit here")]
+        except Exception:  # what the others measure is worth having
+            traceback.print_exc()
+            failed, found = 1, [Row(part.__name__, "failed", "", EXACT[1], False)]
+        if s.small:
+            found = [row if row.goal in EXACT else replace(row, goal="", ok=None) for row in found]
+        rows += found
+        if options.rows:
+            with Path(options.rows).open("a") as file:
+                file.writelines(json.dumps(asdict(row)) + "\n" for row in found)
         if s.device.type == "cuda":
             torch.cuda.empty_cache()
-    return report(f"One update on {s.device}", rows, options.check)
+    return report(f"One update on {s.device}", rows, options.check) or failed
 
 
 if __name__ == "__main__":

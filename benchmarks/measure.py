@@ -30,11 +30,13 @@ class Row:
     ok: bool | None = None  # None: no goal, shown for comparison
 
 
-def arguments(what: str) -> argparse.Namespace:
-    """The options of every benchmark: small and check."""
+def arguments(what: str, **more: float | str) -> argparse.Namespace:
+    """The options of every benchmark, small and check, and more of them by their defaults."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--small", action="store_true", help="a few seconds: figures mean nothing")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a goal is missed")
+    for name, default in more.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     return parser.parse_args()
 
 

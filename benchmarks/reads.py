@@ -1,6 +1,7 @@
-"""Count how often the host waits to read a number from the device."""
+"""Count how often the host waits for the device: to read a number, or to copy."""
 
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -30,6 +31,44 @@ def counting(found: Counter[str]) -> Generator[None]:
 
     with Counting():
         yield
+
+
+@contextmanager
+def waiting(found: Counter[str]) -> Generator[None]:
+    """Count what has the host wait for the device inside, by whose code did; on a CPU, reads."""
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    count = {"cuda": _warned, "pretend": _watched}.get(kind.type if kind else "cpu", counting)
+    with count(found):
+        yield
+
+
+@contextmanager
+def _watched(found: Counter[str]) -> Generator[None]:
+    """On the pretend device of tests/device, which is told of each."""
+    from pretend.watch import watch
+
+    with watch() as seen:
+        yield
+    found.update(wait.who for wait in seen)
+
+
+@contextmanager
+def _warned(found: Counter[str]) -> Generator[None]:
+    """On a GPU, by the warnings of torch."""
+
+    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+        if "synchronizing CUDA operation" in str(message):
+            found[_who()] += 1
+
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode(max(before, 1))  # 2 raises at once, and stays
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 def _who() -> str:

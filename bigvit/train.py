@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from bigvit.checkpoint.manifest import Damaged
 from bigvit.data.check import check_data
 from bigvit.engines import check as engines
+from bigvit.engines import deterministic
 from bigvit.ranks.starting import Starting
 from bigvit.ranks.stopping import StopRequest
 from bigvit.recipe import Command, Layout, batch_layout
@@ -57,6 +58,8 @@ def _main(args: Sequence[str] | None, stop: StopRequest, starting: Starting) -> 
         return _refuse("", rank) if done.code else DONE
     stop.max_minutes = command.run.max_minutes
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
+    if command.run.deterministic:
+        deterministic.set_variables()
     starting.checked(partial(_record_end, command, start, world))
     return _train(command, layout, start, stop, starting)
 
@@ -124,7 +127,10 @@ def _train(
     from bigvit.training.loop import run
     from bigvit.training.loss_guard import LossJumped
     from bigvit.training.same_hosts import check_seen_by_all
+    from bigvit.training.way_out import explained
 
+    if command.run.deterministic:
+        deterministic.fix_kernels()
     try:
         ranks = meet_ranks(command.run)
         watch = Watch(ranks, command.run.timeout)
@@ -166,9 +172,12 @@ def _train(
             traceback.print_exception(cause)
         code, reason = CRASHED, str(error)
     except BaseException as error:
-        error = lost(error) if isinstance(error, RuntimeError) else error
-        said = isinstance(error, Unread)  # of this rank's machine: no fault of the program
-        reason = f"{'' if said else f'{type(error).__name__}: '}{error}"
+        way_out = ""
+        if isinstance(error, RuntimeError):
+            way_out = explained(error, command, layout, ranks.whereabouts.place)
+            error = lost(error)
+        said = isinstance(error, Unread) or bool(way_out)  # of this machine, and no bug
+        reason = way_out or f"{'' if said else f'{type(error).__name__}: '}{error}"
         watch.failed(f"crashed: {reason}")
         if not said:
             traceback.print_exc()

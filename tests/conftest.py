@@ -33,9 +33,19 @@ class Ended:
 
 Launch = Callable[..., Ended]
 
-TOGETHER = ("engines", "device", "multihost")
+TOGETHER = ("engines", "device", "gpu", "multihost")
 """Folders whose tests share launches, or the hosts: one worker of `pytest -n 2` runs all of one."""
-FIRST = ("engines", "numerics", "multihost", "device", "faults", "data", "unit", "recipes")
+FIRST = (
+    "engines",
+    "numerics",
+    "gpu",
+    "multihost",
+    "device",
+    "faults",
+    "data",
+    "unit",
+    "recipes",
+)
 """What computes stands beside what waits, and what is short evens out the end."""
 
 
@@ -82,9 +92,9 @@ def launch() -> Launch:
     """Run a script under `deepspeed` on some processes, and wait for its end."""
 
     def run(ranks: int, script: str | Path, *args: object, timeout: float = 240) -> Ended:
-        launcher = Path(sys.executable).parent / "deepspeed"
+        launcher = (sys.executable, "-m", "deepspeed.launcher.runner")  # wherever it lies
         port = ("--master_port", free_port())
-        command = [launcher, "--num_accelerators", ranks, *port, script, *args]
+        command = [*launcher, "--num_accelerators", ranks, *port, script, *args]
         began = time.monotonic()
         process = subprocess.Popen(
             [str(part) for part in command],
@@ -97,9 +107,11 @@ def launch() -> Launch:
         )
         try:
             output, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # a person who interrupts the tests, too
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             pytest.fail(f"still running after {timeout} s: {command}\n{output}")
         return Ended(process.returncode, output, time.monotonic() - began)
 

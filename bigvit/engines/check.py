@@ -1,6 +1,7 @@
 """What an engine cannot do: no torch here. A new engine adds a case, and `build.py` one that builds
 it."""
 
+from bigvit.engines import deterministic
 from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
 from bigvit.recipe import Layout, Recipe, Run
 
@@ -11,6 +12,8 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
     Raises:
         ValueError: says what was given, what is allowed and what to do.
     """
+    if run.deterministic and (fault := next(deterministic.unfit(), "")):
+        raise ValueError(f"--deterministic: {fault}")
     config = deepspeed_config(recipe, layout, run)  # a wrong one, also where nothing is sharded
     match run.engine:
         case "single" if layout.world > 1:

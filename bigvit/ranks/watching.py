@@ -96,6 +96,7 @@ class Watch:
         self.peers: dict[int, _Peer] = {}
         self.selector = selectors.DefaultSelector()
         self.leaving = False
+        self.ends = threading.Lock()  # taken on rank 0 by that of two threads that says why
         self.least: int = -1
         self.died_at = self.sent = self.stood = self.stood_at = 0.0
         if ranks.world > 1:
@@ -127,6 +128,8 @@ class Watch:
         if not self.peers:
             return
         time.sleep(SECOND)
+        if self.ranks.rank == 0:
+            self.ends.acquire()
         self.leaving = True
         self._inform([self.ranks.rank], f"{self.ranks.name(self.ranks.rank)} {what}", CRASHED)
 
@@ -224,7 +227,8 @@ class Watch:
         for message in messages or ():
             peer.heard = _clock()
             if "end" in message:
-                self._end(message["named"], message["end"], message["code"])
+                said = message["named"] == [0]  # by rank 0, of itself
+                self._end(message["named"], message["end"], message["code"], said)
             elif "bye" in message:
                 peer.state, peer.reason, peer.code = "left", message["bye"], message["code"]
             else:
@@ -279,6 +283,8 @@ class Watch:
 
     def _end(self, named: Collection[int], reason: str, code: int, said: bool = False) -> NoReturn:
         """End the run: tell the others, and end this process; one rank of each host says why."""
+        if self.ranks.rank == 0:
+            self.ends.acquire()
         self._inform(named, reason, code)
         hosts, here = self.ranks.hosts, self.ranks.hosts[self.ranks.rank]
         able = [rank for rank, host in enumerate(hosts) if host == here and rank not in named]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bigvit.recipe.recipe import Recipe
 
-__all__ = ["Layout", "batch_layout"]
+__all__ = ["Layout", "batch_layout", "micro_batches"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ def batch_layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
             f"batch_size {batch} does not divide over {world} ranks{needs}; "
             f"{ranks}choose a multiple of {world * group} for batch_size"
         )
-    share = batch // world
-    sizes = [size for size in range(group, share + 1, group) if share % size == 0]
+    share, sizes = batch // world, micro_batches(recipe, world)
     micro = sizes[-1] if micro_batch is None else micro_batch
     if micro not in sizes:
         raise ValueError(
@@ -52,6 +51,12 @@ def batch_layout(recipe: Recipe, world: int, micro_batch: int | None) -> Layout:
             f"choose one of {_some(sizes)}"
         )
     return Layout(world, micro, share // micro)
+
+
+def micro_batches(recipe: Recipe, world: int) -> list[int]:
+    """Sizes of a micro-batch that work on so many ranks, ascending."""
+    share, group = recipe.batch_size // world, math.lcm(*recipe.groups.values())
+    return [size for size in range(group, share + 1, group) if share % size == 0]
 
 
 def _some(values: list[int]) -> str:

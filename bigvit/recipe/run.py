@@ -33,6 +33,8 @@ class Run:
     # share of the blocks recomputed in backward; 1 for all
     checkpoint_activations: Share[float] = 0.0
     compile: bool = False  # compile each block with torch.compile; ZeRO stages 0 to 2
+    # kernels that sum in a fixed order: on the same GPUs the same bits again, slower
+    deterministic: bool = False
     # data processes a rank; None: what the cores allow, 12 at most
     workers: Workers[int | None] = None
     log_every: Count[int] = 10  # updates between log lines

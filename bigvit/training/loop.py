@@ -20,6 +20,7 @@ from bigvit.data.index import shared
 from bigvit.data.loader import train_batches, workers_for
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_splits
+from bigvit.engines import deterministic
 from bigvit.engines.build import Initial, build_engine, outline
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
@@ -71,6 +72,8 @@ def run(
     _check_data(index, found, options.allow_change, ranks)
     initial = _given(command, ranks, report) if found is None else None
     report(recipe.model.drop_path.summary(recipe.model.branches))
+    if options.deterministic:
+        report(deterministic.cost(ranks.device.type))
     if test_set is None:
         report("the recipe has no test images (data.test_images 0): nothing is evaluated")
     ranks.at("building the engine")

@@ -1,0 +1,51 @@
+"""Errors of the device that a person can do something about: what they mean, and the way out."""
+
+import torch
+
+from bigvit.engines.deepspeed.config import offloads, read_sharding, stage_of
+from bigvit.recipe import Command, Layout, Run, micro_batches
+
+WANTING = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # NCCL's and cuBLAS' words for it
+NO_KERNEL = " does not have a deterministic implementation"
+
+
+def explained(error: RuntimeError, command: Command, layout: Layout, place: str) -> str:
+    """What an error that a rank met at a place means; nothing where it is another one."""
+    text = str(error)
+    if NO_KERNEL in text:
+        name = text.partition(NO_KERNEL)[0]
+        return f"{place}: {name} has no kernel for --deterministic here; leave that out"
+    if not isinstance(error, torch.OutOfMemoryError) and not any(word in text for word in WANTING):
+        return ""
+    said = ". ".join(text.splitlines()[0].split(". ")[:3]).strip(". ")
+    first, *rest = _ways(command, layout, place)
+    then = f"; if that is not enough, {', then '.join(rest)}" if rest else ""
+    return f"{place}: out of memory ({said}); use {first}{then}"
+
+
+def _ways(command: Command, layout: Layout, place: str) -> list[str]:
+    """What to change, the cheapest first: less activations where these were made, or less state."""
+    run, ways = command.run, list[str]()
+    update, evaluation = (place.startswith(word) for word in ("update", "the evaluation"))
+    if update or evaluation:
+        sizes = micro_batches(command.recipe, layout.world)
+        if smaller := [size for size in sizes if size <= layout.micro_batch / 2]:
+            ways.append(f"--micro-batch {smaller[-1]} ({layout.micro_batch} now)")
+    if update and (share := run.checkpoint_activations) < 1:
+        ways.append(f"--checkpoint-activations 1 ({share:g} now)")
+    return [*ways, _sharding(run, layout.world)]
+
+
+def _sharding(run: Run, world: int) -> str:
+    """The next arrangement that keeps less of the state on each device."""
+    config = read_sharding(run.sharding)
+    stage = stage_of(config)
+    if run.engine == "single":
+        return "--engine deepspeed"
+    if offloads(config):
+        return "more GPUs"
+    if world > 1 and stage < (2 if run.compile else 3):
+        name = f"zero{stage + 1}"
+    else:
+        name = "zero3_offload" if stage == 3 else "zero2_offload"
+    return f"--sharding {name} ({run.sharding} now)"
