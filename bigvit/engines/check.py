@@ -1,6 +1,7 @@
 """What an engine cannot do: no torch here. A new engine adds a case, and `build.py` one that builds
 it."""
 
+from bigvit.engines import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
 from bigvit.recipe import Layout, Recipe, Run
 
@@ -11,20 +12,26 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
     Raises:
         ValueError: says what was given, what is allowed and what to do.
     """
-    config = deepspeed_config(recipe, layout, run)  # a wrong one, also where nothing is sharded
     match run.engine:
+        case "deepspeed":
+            config = deepspeed_config(recipe, layout, run)
+            if run.compile and stage_of(config) == 3:
+                raise ValueError(
+                    f"--compile with --sharding {run.arrangement}: DeepSpeed's hooks gather "
+                    "weights between the layers at stage 3, and every update would compile them "
+                    "again; use stage 2 or lower, --engine fsdp2, or leave --compile out"
+                )
+        case "fsdp2":
+            arrangement.named(run, layout)
+        case "fairscale":
+            pass
         case "single" if layout.world > 1:
             raise ValueError(
                 f"--engine single is one process, not {layout.world}; leave it out, or use one rank"
             )
-        case "deepspeed" if run.compile and stage_of(config) == 3:
-            raise ValueError(
-                f"--compile with --sharding {run.sharding}: DeepSpeed's hooks gather weights "
-                "between the layers at stage 3, and every update would compile them again; use "
-                "stage 2 or lower, or leave --compile out"
-            )
-        case _:
-            pass
+        case "single":
+            if run.sharding is not None:
+                raise ValueError("--engine single shards nothing; leave --sharding out")
 
 
 def check_device(recipe: Recipe, run: Run, device: str) -> None:

@@ -128,7 +128,7 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     Raises:
         ValueError: the file contradicts the recipe, or holds a key that changes a result.
     """
-    where = f"--sharding {run.sharding}: "
+    where = f"--sharding {run.arrangement}: "
     filled: dict[str, Any] = {  # a file may repeat these, or say "auto"
         "train_batch_size": recipe.batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch,
@@ -138,7 +138,7 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
         "fp16": {"enabled": recipe.precision == "fp16"},
     }
     config: dict[str, Any] = {"steps_per_print": 2**31 - 1}  # our log says it
-    for key, value in read_sharding(run.sharding).items():
+    for key, value in read_sharding(run.arrangement).items():
         if key in ALLOWED:
             config[key] = _value(f"{where}{key}", value, ALLOWED[key])
         elif key not in filled:
