@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bigvit.engines.arrangement import named
+from bigvit.engines.arrangement import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config
 from bigvit.engines.engine import Engine
 from bigvit.ranks.joining import Ranks, alone, meet
@@ -34,6 +34,8 @@ def meet_ranks(run: Run) -> Ranks:
         prepare()
     if run.engine == "fsdp2":
         import bigvit.engines.fsdp2  # noqa: F401
+    if run.engine == "fairscale":
+        import bigvit.engines.fairscale  # noqa: F401
     return meet(run.timeout)
 
 
@@ -66,9 +68,11 @@ def build_engine(
         case "fsdp2":
             from bigvit.engines.fsdp2 import FSDP2Engine
 
-            engine = FSDP2Engine(build, recipe, named(run, layout), ranks)
+            engine = FSDP2Engine(build, recipe, arrangement(run, layout), ranks)
         case "fairscale":
-            raise NotImplementedError
+            from bigvit.engines.fairscale import FairscaleEngine
+
+            engine = FairscaleEngine(build, recipe, arrangement(run, layout), ranks)
     fill(engine, initial or outline(recipe).initial_weight)
     return engine
 

@@ -1,7 +1,7 @@
 """What an engine cannot do: no torch here. A new engine adds a case, and `build.py` one that builds
 it."""
 
-from bigvit.engines import arrangement
+from bigvit.engines.arrangement import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
 from bigvit.recipe import Layout, Recipe, Run
 
@@ -21,10 +21,8 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
                     "weights between the layers at stage 3, and every update would compile them "
                     "again; use stage 2 or lower, --engine fsdp2, or leave --compile out"
                 )
-        case "fsdp2":
-            arrangement.named(run, layout)
-        case "fairscale":
-            pass
+        case "fsdp2" | "fairscale":
+            arrangement(run, layout)
         case "single" if layout.world > 1:
             raise ValueError(
                 f"--engine single is one process, not {layout.world}; leave it out, or use one rank"

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from bigvit.engines.arrangement import FSDP2
+from bigvit.engines.arrangement import Arrangement
 from bigvit.engines.engine import (
     BuildTask,
     Check,
@@ -43,7 +43,9 @@ class FSDP2Engine:
     with is in the recipe's precision. Gradients are reduced in float32.
     """
 
-    def __init__(self, build: BuildTask, recipe: Recipe, arrangement: FSDP2, ranks: Ranks) -> None:
+    def __init__(
+        self, build: BuildTask, recipe: Recipe, arrangement: Arrangement, ranks: Ranks
+    ) -> None:
         """Build the task without memory, cut it, and make room for this rank's pieces: no rank
         ever holds more of it than a block."""
         self.ranks, self.arrangement = ranks, arrangement
@@ -59,7 +61,7 @@ class FSDP2Engine:
                 cast_forward_inputs=False,  # targets stay as they are; the task casts its images
             ),
             "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
-            "reshard_after_forward": arrangement.reshard_after_forward,
+            "reshard_after_forward": not arrangement.whole_weights,
         }
         for block in self.task.model.all_blocks():
             fully_shard(block, **policy)
@@ -120,7 +122,7 @@ class FSDP2Engine:
         self.root.set_is_last_backward(last)
         if self.mesh.ndim == 2:
             self.root.set_requires_all_reduce(last)
-        if not self.arrangement.reshard_after_forward:
+        if self.arrangement.whole_weights:
             self.root.set_reshard_after_backward(last)
 
     @property

@@ -46,10 +46,12 @@ class Masters:
         recipe: Recipe,
         ranks: Ranks,
         total: Total | None = None,
+        step: Callable[[], object] | None = None,
     ) -> None:
         """Args:
         held: what this rank holds, in the model's order; pieces may be empty.
-        total: None where every parameter is here, whole.
+        total: None where every parameter is here.
+        step: ends in a step of `optimizer`, which it is by itself. Parameters are whole then.
         """
         self.held, self.task, self.ranks, self.total = held, task, ranks, total
         self.trained = {name for name, p in task.named_parameters() if p.requires_grad}
@@ -61,7 +63,8 @@ class Masters:
         self.optimizer = optim.build(recipe.optim, recipe.ema, groups, fused=fused)
         for each in self.stepped:
             fresh_state(self.optimizer, each.weight)
-        if isinstance(self.optimizer, LAMB) and total is not None:
+        self.step = step or self.optimizer.step
+        if isinstance(self.optimizer, LAMB) and total is not None and step is None:
             names = sorted(self.trained)
             for each in self.stepped:
                 segments = (Segment(names.index(each.name), 0, each.weight.numel()),)
@@ -105,7 +108,7 @@ class Masters:
             of_blocks = self._norms(float(norm)) if norms else None
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group["lr_scale"]
-            self.optimizer.step()
+            self.step()
         else:
             self.loss_scale.overflowed(losses)
         for each in self.stepped:
@@ -114,7 +117,7 @@ class Masters:
 
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Norm of the whole gradient."""
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm(gradients).to(self.ranks.device)  # none: on the host
         return norm if self.total is None else self.total(norm.square()).sqrt()
 
     def _unscale_and_clip(self, gradients: Sequence[Tensor], norm: Tensor, scale: float) -> None:
