@@ -52,7 +52,7 @@ class FSDP2Engine:
         with init_empty_weights(include_buffers=False):
             self.task = build()
         self.mesh = _mesh(ranks, arrangement.within_hosts)
-        offload = arrangement.offload
+        offload, pinned = arrangement.offload, ranks.device.type != "cpu"
         policy: dict[str, Any] = {
             "mesh": self.mesh,
             "mp_policy": MixedPrecisionPolicy(
@@ -60,7 +60,7 @@ class FSDP2Engine:
                 reduce_dtype=torch.float32,
                 cast_forward_inputs=False,  # targets stay as they are; the task casts its images
             ),
-            "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
+            "offload_policy": CPUOffloadPolicy(pinned) if offload else OffloadPolicy(),
             "reshard_after_forward": not arrangement.whole_weights,
         }
         for block in self.task.model.all_blocks():
