@@ -1,6 +1,9 @@
 """What an engine cannot do: no torch here. A new engine adds a case, and `build.py` one that builds
 it."""
 
+import re
+from importlib.metadata import version
+
 from bigvit.engines.arrangement import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
 from bigvit.recipe import Layout, Recipe, Run
@@ -23,6 +26,7 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
                 )
         case "fsdp2" | "fairscale":
             arrangement(run, layout)
+            _check_version(run.engine)
         case "single" if layout.world > 1:
             raise ValueError(
                 f"--engine single is one process, not {layout.world}; leave it out, or use one rank"
@@ -30,6 +34,21 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
         case "single":
             if run.sharding is not None:
                 raise ValueError("--engine single shards nothing; leave --sharding out")
+
+
+VERSIONS = {"fsdp2": ("torch", (2, 11), (3,)), "fairscale": ("fairscale", (0, 4, 13), (0, 5))}
+"""What an engine was written for: a package, from one version on, below another."""
+
+
+def _check_version(engine: str) -> None:
+    name, least, below = VERSIONS[engine]
+    given = version(name)
+    if not least <= tuple(map(int, re.findall(r"\d+", given)[:3])) < below:
+        first, last = (".".join(map(str, numbers)) for numbers in (least, below))
+        raise ValueError(
+            f"--engine {engine}: {name} {given} is installed; it needs one from {first} on, below "
+            f"{last}: pip install '{name}>={first},<{last}', or use another engine"
+        )
 
 
 def check_device(recipe: Recipe, run: Run, device: str) -> None:

@@ -10,6 +10,7 @@ from bigvit.recipe.recipe import Recipe
 __all__ = ["Command", "Run"]
 
 Count = Annotated[T, Bound(1, 10**9)]
+Tracker = Literal["wandb", "mlflow", "trackio", "comet_ml", "dvclive", "aim", "swanlab"]
 Jump = Annotated[float | None, Bound(1.0, 1e9, above=True)]
 Seconds = Annotated[float, Bound(1.0, 86_400.0)]  # to a day
 Minutes = Annotated[float | None, Bound(0.0, 5_256_000.0, above=True)]  # to ten years
@@ -41,6 +42,7 @@ class Run:
     # data processes a rank; None: what the cores allow, 12 at most
     workers: Workers[int | None] = None
     log_every: Count[int] = 10  # updates between log lines
+    tracker: tuple[Tracker, ...] = ()  # experiment trackers that are told what is logged
     log_norms: bool = False  # also log norms of gradients, weights and LayerScales, by block
     loss_jump: Jump = None  # stop before an update whose loss is this many times the mean
     evaluate_every: Count[int] = 1  # epochs between evaluations; the last epoch is always evaluated

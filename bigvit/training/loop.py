@@ -94,7 +94,7 @@ def run(
         index,
         options.background_save,
     )
-    progress = Progress(recipe, first, folder, due)
+    progress = Progress(recipe, first, folder, due, options.tracker)
     progress.classes(train_set.classes)
     try:
         training = Training(
