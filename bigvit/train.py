@@ -80,7 +80,8 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
         )
     if missing := [name for name in run.tracker if find_spec(name) is None]:
         raise ValueError(
-            f"--tracker {missing[0]}: it is not installed; pip install {missing[0]}, or leave it out"
+            f"--tracker {missing[0]}: it is not installed; pip install {missing[0]}, or leave it "
+            "out"
         )
     layout = batch_layout(recipe, world, run.micro_batch)
     engines.check(recipe, layout, run)
