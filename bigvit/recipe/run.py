@@ -10,7 +10,7 @@ from bigvit.recipe.recipe import Recipe
 __all__ = ["Command", "Run"]
 
 Count = Annotated[T, Bound(1, 10**9)]
-Tracker = Literal["wandb", "mlflow", "trackio", "comet_ml", "dvclive", "aim", "swanlab"]
+Tracker = Literal["wandb", "mlflow", "trackio", "comet_ml", "dvclive", "aim"]
 Jump = Annotated[float | None, Bound(1.0, 1e9, above=True)]
 Seconds = Annotated[float, Bound(1.0, 86_400.0)]  # to a day
 Minutes = Annotated[float | None, Bound(0.0, 5_256_000.0, above=True)]  # to ten years

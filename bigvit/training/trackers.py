@@ -195,17 +195,6 @@ def _aim(folder: Path, run: str, known: bool) -> Any:
     return tracking.AimTracker(folder.name, str(repository), **more)
 
 
-def _swanlab(folder: Path, run: str, known: bool) -> Any:
-    return tracking.SwanLabTracker(
-        PROJECT,
-        experiment_name=folder.name,
-        id=run,
-        resume="allow",
-        logdir=str(folder / "swanlab"),
-        mode=os.environ.get("SWANLAB_MODE", "offline"),
-    )
-
-
 # a tracker of a run's folder, which has an id there, and whether the tracker knows it already
 START: dict[str, Callable[[Path, str, bool], Any]] = {
     "wandb": _wandb,
@@ -214,7 +203,6 @@ START: dict[str, Callable[[Path, str, bool], Any]] = {
     "comet_ml": _comet,
     "dvclive": _dvclive,
     "aim": _aim,
-    "swanlab": _swanlab,
 }
 
 OWN: dict[str, Callable[[Any], str]] = {
