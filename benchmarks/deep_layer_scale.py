@@ -91,6 +91,7 @@ RECIPE = Recipe(
     resampling="antialiased",
     batch_size=64,
     precision="fp32",
+    gradient_precision="fp32",
     ema=None,
     seed=0,
 )

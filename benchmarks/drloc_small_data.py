@@ -133,6 +133,7 @@ def recipe_of(data: Data, model: Model, seed: int, updates: int, lr: float = LR)
         resampling="antialiased",
         batch_size=data.batch_size,
         precision="fp32",
+        gradient_precision="fp32",
         ema=None,
         seed=seed,
     )

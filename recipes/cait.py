@@ -2,7 +2,8 @@
 
 The procedure is DeiT's (thesis tables 3.9, 3.16, section 3.7). Where the thesis is silent the value
 is that of the authors' repository (facebookresearch/deit). Ours are: the groups of mixing and
-stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), and what is marked so. The
+stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), and what is marked so. Gradients
+are float32, as theirs are: torch.cuda.amp keeps weights, and so gradients, in float32. The
 distilled models are left out.
 """
 
@@ -70,6 +71,7 @@ def pretrain(source: str, model: CaiT, *, epochs: int, test_crop_ratio: float) -
         resampling="antialiased",
         batch_size=1024,
         precision="bf16",
+        gradient_precision="fp32",
         ema=None,
         seed=0,
     )
@@ -95,6 +97,7 @@ def finetune(
         resampling="antialiased",
         batch_size=256,
         precision="bf16",
+        gradient_precision="fp32",
         ema=None,
         seed=0,
     )
@@ -194,6 +197,7 @@ cait_b12_deit3_in1k_224 = Recipe(
     resampling="antialiased",
     batch_size=2048,
     precision="bf16",
+    gradient_precision="fp32",
     ema=None,
     seed=0,
 )

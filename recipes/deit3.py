@@ -5,6 +5,7 @@ the value is that of the repository (facebookresearch/deit, README_revenge.md at
 two differ, the repository's is a recipe of its own, named `_repo`. Ours are: the groups of mixing
 and stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), that positions are
 resampled with antialiasing (theirs, and the `_repo` recipes', without), and what is marked so.
+Gradients are float32, as theirs are: torch.cuda.amp keeps weights, and so gradients, in float32.
 """
 
 from bigvit.recipe import (
@@ -134,6 +135,7 @@ def pretrain_1k(
         resampling="plain" if source.startswith(REPO) else "antialiased",
         batch_size=2048,
         precision="bf16",
+        gradient_precision="fp32",
         ema=None,
         seed=0,
     )
@@ -159,6 +161,7 @@ def finetune_1k(
         resampling="plain" if source.startswith(REPO) else "antialiased",
         batch_size=512,
         precision="bf16",
+        gradient_precision="fp32",
         ema=None,
         seed=0,
     )
@@ -182,6 +185,7 @@ def pretrain_21k(
         resampling="plain" if source.startswith(REPO) else "antialiased",
         batch_size=2048,
         precision="bf16",
+        gradient_precision="fp32",
         ema=None,
         seed=0,
     )
@@ -206,6 +210,7 @@ def finetune_21k(
         resampling="plain" if source.startswith(REPO) else "antialiased",
         batch_size=2048,
         precision="bf16",
+        gradient_precision="fp32",
         ema=None,
         seed=0,
     )

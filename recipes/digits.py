@@ -34,6 +34,7 @@ digits_vit = Recipe(
     resampling="antialiased",
     batch_size=64,
     precision="fp32",
+    gradient_precision="fp32",
     ema=None,
     seed=0,
 )

@@ -179,6 +179,7 @@ def baseline(source: str, name: str, dataset: str, epochs: int, finetuned: bool)
         resampling="antialiased",
         batch_size=1024,
         precision="fp32",
+        gradient_precision="fp32",
         ema=None,
         seed=0,
     )

@@ -59,6 +59,7 @@ photos_vit_64 = Recipe(
     resampling="antialiased",
     batch_size=24,
     precision="fp32",
+    gradient_precision="fp32",
     ema=None,
     seed=0,
 )

@@ -100,7 +100,7 @@ class Saver:
         ranks = engine.ranks
         size = sum(part.view.nbytes for part in engine.slices() if part.writer)
         self._copy = torch.empty(
-            size if background else 0, dtype=torch.uint8, pin_memory=ranks.device.type == "cuda"
+            size if background else 0, dtype=torch.uint8, pin_memory=ranks.device.type != "cpu"
         )
         self._copy.zero_()  # its pages are made now, not in the first copy
         self._writing: _Writing | None = None
@@ -195,8 +195,8 @@ class Saver:
                 tensors[piece.key].copy_(part.view, non_blocking=True)
                 position = end
             pieces.append(piece)
-        if self.engine.ranks.device.type == "cuda":
-            torch.cuda.synchronize()
+        if self.engine.ranks.device.type != "cpu":
+            torch.accelerator.synchronize()
         return tensors, tuple(pieces)
 
     def _write(self, writing: _Writing) -> None:

@@ -1,5 +1,6 @@
 """A micro-batch, as the loader makes it."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,12 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""
+        return self._each(lambda x: x.to(device, non_blocking=True))
+
+    def pinned(self) -> "Batch":
+        """The same batch in memory from which copies do not wait; what is there already, stays."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         rest = {name: value for name, value in self._asdict().items() if name != "bad"}
-        moved = tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), rest)
-        return Batch(bad=self.bad, **moved)
+        return Batch(bad=self.bad, **tree_map_only(Tensor, change, rest))

@@ -111,8 +111,10 @@ def train_batches(
         for i in range(layout.accumulation):
             span = layout.span(rank, i)
             mix = draw(recipe.data, recipe.seed, number, span)
-            batch = next(stream)
-            micro.append(batch._replace(number=number, micro=i, mix=mix, draws=draws(number, span)))
+            batch = next(stream)._replace(
+                number=number, micro=i, mix=mix, draws=draws(number, span)
+            )
+            micro.append(batch.pinned() if torch.accelerator.is_available() else batch)
         yield micro
 
 
@@ -158,7 +160,7 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
         batch_sampler=places,
         num_workers=workers,
         collate_fn=lambda packed: packed,
-        pin_memory=torch.cuda.is_available(),
+        pin_memory=torch.accelerator.is_available(),
         worker_init_fn=_live_and_die_with_the_rank,
         multiprocessing_context="fork" if workers else None,
         prefetch_factor=4 if workers else None,

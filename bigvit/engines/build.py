@@ -27,7 +27,7 @@ def meet_ranks(run: Run) -> Ranks:
         return alone()
     # slow imports come before the ranks wait for each other
     if run.engine == "deepspeed":
-        if not torch.cuda.is_available():
+        if not torch.accelerator.is_available():
             os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks when it is imported
         from bigvit.engines.deepspeed.inside import prepare
 

@@ -27,6 +27,13 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
         case "fsdp2" | "fairscale":
             arrangement(run, layout)
             _check_version(run.engine)
+            if run.engine == "fairscale" and recipe.gradient_precision != recipe.precision:
+                own = recipe.precision
+                raise ValueError(
+                    f"gradient_precision: {recipe.gradient_precision} is not allowed by --engine "
+                    f"fairscale, which reduces gradients in the model's type, {own}; use "
+                    f"--gradient-precision {own}, or another engine"
+                )
         case "single" if layout.world > 1:
             raise ValueError(
                 f"--engine single is one process, not {layout.world}; leave it out, or use one rank"

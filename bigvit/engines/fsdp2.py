@@ -40,7 +40,8 @@ from bigvit.task import DTYPES
 class FSDP2Engine:
     """A task whose every block, and what is left of it, is cut over the ranks along its weights'
     first dimension. The pieces are the full-precision weights; what is gathered of them to compute
-    with is in the recipe's precision. Gradients are reduced in float32.
+    with is in the recipe's precision. Gradients of micro-batches are added up in float32, whatever
+    they are reduced in.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class FSDP2Engine:
             "mesh": self.mesh,
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=DTYPES[recipe.precision],
-                reduce_dtype=torch.float32,
+                reduce_dtype=DTYPES[recipe.gradient_precision],
                 cast_forward_inputs=False,  # targets stay as they are; the task casts its images
             ),
             "offload_policy": CPUOffloadPolicy(pinned) if offload else OffloadPolicy(),

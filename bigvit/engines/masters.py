@@ -59,16 +59,19 @@ class Masters:
         weights = {each.name: each.weight for each in held}
         shapes = {each.weight: each.shape for each in held}
         groups = parameter_groups(weights, self.trained, task, recipe, lambda p: shapes[p])
-        fused = all(each.weight.device.type != "cpu" for each in held)
-        self.optimizer = optim.build(recipe.optim, recipe.ema, groups, fused=fused)
+        fused = ranks.device.type != "cpu"  # also where they are offloaded
+        compiled = all(each.weight.device.type != "cpu" for each in held)
+        self.optimizer = optim.build(recipe.optim, recipe.ema, groups, fused, compiled)
         for each in self.stepped:
             fresh_state(self.optimizer, each.weight)
         self.step = step or self.optimizer.step
         if isinstance(self.optimizer, LAMB) and total is not None and step is None:
             names = sorted(self.trained)
             for each in self.stepped:
-                segments = (Segment(names.index(each.name), 0, each.weight.numel()),)
-                self.optimizer.shards[each.weight] = Shard(segments, len(names), total)
+                slot, weight = names.index(each.name), each.weight
+                slots = torch.tensor([slot], device=weight.device)
+                segments = (Segment(slot, 0, weight.numel()),)
+                self.optimizer.shards[weight] = Shard(segments, len(names), slots, total)
         self.clip_norm = recipe.clip_norm
         self.loss_scale = LossScale(recipe.precision == "fp16")
 

@@ -35,6 +35,8 @@ class SingleEngine:
         if recipe.precision != "fp32":
             masters = {name: nn.Parameter(p.detach().clone().float()) for name, p in named.items()}
             self.task.to(DTYPES[recipe.precision])
+            for p in named.values():
+                p.grad_dtype = DTYPES[recipe.gradient_precision]
         self.pairs = [(p, masters[name]) for name, p in named.items()]
         held = [Master(name, tuple(p.shape), 0, p) for name, p in masters.items()]
         self.masters = Masters(held, self.task, recipe, ranks)

@@ -152,7 +152,8 @@ def loss(drloc: DRLoc, predicted: Tensor, pairs: Tensor, grid: Grid) -> Tensor:
     wanted = offsets(pairs, grid)
     if drloc.offsets in ("absolute", "signed"):  # equations 1 and 2, or 3
         wanted = wanted.abs() if drloc.offsets == "absolute" else wanted
-        return (predicted - wanted / _unit(drloc, wanted, grid)).abs().mean()
+        each = zip(wanted.unbind(-1), _unit(drloc, grid), strict=True)
+        return (predicted - torch.stack([axis / unit for axis, unit in each], dim=-1)).abs().mean()
     axes = [
         _classes(drloc, logits, wanted[..., axis], side)
         for axis, (logits, side) in enumerate(zip(_split(predicted, grid), grid, strict=True))
@@ -163,14 +164,15 @@ def loss(drloc: DRLoc, predicted: Tensor, pairs: Tensor, grid: Grid) -> Tensor:
 def guessed(drloc: DRLoc, predicted: Tensor, grid: Grid) -> Tensor:
     """Predictions (B, M, O) as offsets (B, M, 2) in cells; of classes, the expected offset."""
     if drloc.offsets in ("absolute", "signed"):
-        return predicted * _unit(drloc, predicted, grid)
+        each = zip(predicted.unbind(-1), _unit(drloc, grid), strict=True)
+        return torch.stack([axis * unit for axis, unit in each], dim=-1)
     axes = [_moments(logits.softmax(dim=-1))[0] for logits in _split(predicted, grid)]
     return torch.stack(axes, dim=-1)
 
 
-def _unit(drloc: DRLoc, like: Tensor, grid: Grid) -> Tensor:
-    """Cells in a unit of offsets, one number an axis."""
-    return like.new_tensor(grid if drloc.unit == "grid" else (1, 1))
+def _unit(drloc: DRLoc, grid: Grid) -> Grid:
+    """Cells in a unit of offsets, one number an axis; no tensor, which had to be copied."""
+    return grid if drloc.unit == "grid" else (1, 1)
 
 
 def _split(predicted: Tensor, grid: Grid) -> Sequence[Tensor]:

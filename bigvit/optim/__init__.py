@@ -12,7 +12,11 @@ __all__ = ["EMA", "LAMB", "Segment", "Shard", "build"]
 
 
 def build(
-    optim: Optimizer, ema: float | None, groups: list[dict[str, Any]], fused: bool = False
+    optim: Optimizer,
+    ema: float | None,
+    groups: list[dict[str, Any]],
+    fused: bool = False,
+    compiled: bool = False,
 ) -> torch.optim.Optimizer:
     """The recipe's optimizer over parameter groups that state their own weight decay.
 
@@ -22,7 +26,8 @@ def build(
     Args:
         ema: decay of the weights' average; None for none.
         groups: as `parameter_groups` makes them.
-        fused: do the elementwise work in one pass; for tensors on a GPU.
+        fused: AdamW does the elementwise work in one pass.
+        compiled: LAMB does.
     """
     match optim:
         case AdamW():
@@ -31,4 +36,6 @@ def build(
                 average_weights(adamw, ema)
             return adamw
         case Lamb():
-            return LAMB(groups, lr=0.0, betas=optim.betas, eps=optim.eps, ema=ema, compiled=fused)
+            return LAMB(
+                groups, lr=0.0, betas=optim.betas, eps=optim.eps, ema=ema, compiled=compiled
+            )

@@ -29,6 +29,7 @@ class Shard:
 
     segments: tuple[Segment, ...]
     parameters: int  # number of slots, the same on every rank
+    slots: Tensor  # (segments,) int64, each one's, where the tensor lies
     total: Callable[[Tensor], Tensor]  # the sum of the ranks' tensors; a collective
 
 
@@ -64,7 +65,6 @@ class LAMB(torch.optim.Optimizer):
         if ema is not None:
             self.defaults[EMA] = ema
         self.shards: dict[Tensor, Shard] = {}
-        self._slots: dict[Tensor, Tensor] = {}
         self._direction: Callable[..., Tensor] = direction
         self._apply: Callable[..., None] = apply
         if compiled:
@@ -126,19 +126,12 @@ class LAMB(torch.optim.Optimizer):
         for p in sharded:
             together.setdefault(self.shards[p].total, []).append(p)
         for total, tensors in together.items():
-            slots = torch.cat([self._slots_of(p) for p in tensors])
+            slots = torch.cat([self.shards[p].slots for p in tensors])
             squares = torch.cat([sharded[p] for p in tensors], dim=1)
             whole = squares.new_zeros(2, self.shards[tensors[0]].parameters)
-            squares = total(whole.index_copy_(1, slots, squares))[:, slots]
+            squares = total(whole.index_copy_(1, slots, squares)).index_select(1, slots)
             pieces = squares.split([sharded[p].shape[1] for p in tensors], dim=1)
             sharded.update(zip(tensors, pieces, strict=True))
-
-    def _slots_of(self, p: Tensor) -> Tensor:
-        """The slots of a tensor's segments, where it lies; copied there once."""
-        if p not in self._slots:
-            slots = [segment.slot for segment in self.shards[p].segments]
-            self._slots[p] = torch.tensor(slots, dtype=torch.int64, device=p.device)
-        return self._slots[p]
 
     def _move(self, p: Tensor, lr: float, squares: Tensor) -> None:
         """Take a step in the direction that lies in the gradient, scaled by the trust ratios that

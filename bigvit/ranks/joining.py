@@ -197,10 +197,10 @@ def connect(ranks: Ranks, timeout: float) -> Ranks:
         return ranks
     ranks.at("connecting with the others")
     patience = timedelta(seconds=timeout + MARGIN)
-    on_gpu = ranks.device.type == "cuda"
     # NCCL is bound to its device; one rank has no peer, and each new group would be a split of it
-    device = ranks.device if on_gpu and ranks.world > 1 else None
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=patience, device_id=device)
+    device = ranks.device if ranks.device.type != "cpu" and ranks.world > 1 else None
+    backend = dist.get_default_backend_for_device(ranks.device)
+    dist.init_process_group(backend, timeout=patience, device_id=device)
     group: Any = dist.new_group(backend="gloo", timeout=patience)
     return replace(ranks, cpu_group=group)
 
@@ -323,10 +323,11 @@ def end(code: int) -> NoReturn:
 
 
 def _device() -> torch.device:
-    if not torch.cuda.is_available():
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is None:
         return torch.device("cpu")
-    device = torch.device("cuda", launched().local)
-    torch.cuda.set_device(device)
+    device = torch.device(kind.type, launched().local)
+    torch.accelerator.set_device_index(device)
     return device
 
 

@@ -40,6 +40,9 @@ def check_recipe(recipe: Recipe) -> None:
     _check_data(recipe)
     _check_objectives(recipe)
     _check_schedule(recipe)
+    given, own = recipe.gradient_precision, recipe.precision
+    allowed = "fp32" if own == "fp32" else f"fp32, or {own}, the model's (precision)"
+    allow("gradient_precision", given, given in ("fp32", own), allowed)
 
 
 def check_training(recipe: Recipe) -> None:

@@ -31,6 +31,7 @@ class Recipe:
     resampling: Literal["antialiased", "plain"]  # how positions are brought to another grid
     batch_size: Batch[int]  # global: over all ranks and accumulation steps
     precision: Literal["fp32", "bf16", "fp16"]  # of forward, backward; weights, moments stay fp32
+    gradient_precision: Literal["fp32", "bf16", "fp16"]  # of its sums over micro-batches and ranks
     ema: Ema  # decay of the weights' moving average an update; None: no average is kept
     seed: Annotated[int, Bound(0, 2**63 - 1)]  # of every random choice
 

@@ -21,11 +21,21 @@ log = logging.getLogger(__name__)
 KIND = "kind"
 ABSENT = "(absent)"
 
+
+def _model_precision(recipe: dict[str, Any]) -> Any:
+    return recipe.get("precision")
+
+
 ADDED: dict[str, dict[str, Any]] = {
-    "Recipe": {"ema": None, "resampling": "antialiased"},
+    "Recipe": {
+        "ema": None,
+        "resampling": "antialiased",
+        "gradient_precision": _model_precision,
+    },
     "Images": {"test_images": None},
 }
-"""Fields that came later, by dataclass, with what files written before them meant."""
+"""Fields that came later, by dataclass, with what files written before them meant; or what says it
+of the rest of their values."""
 
 
 def to_json(value: Any) -> Any:
@@ -64,7 +74,9 @@ def left_out(value: Any) -> str:
 def filled(value: Any) -> Any:
     """A recipe that `to_json` wrote, with the fields that came later as it meant them."""
     if isinstance(value, dict):
-        return ADDED.get(str(value.get(KIND)), {}) | {k: filled(v) for k, v in value.items()}
+        added = ADDED.get(str(value.get(KIND)), {})
+        meant = {k: v(value) if callable(v) and k not in value else v for k, v in added.items()}
+        return meant | {k: filled(v) for k, v in value.items()}
     return [filled(item) for item in value] if isinstance(value, list) else value
 
 

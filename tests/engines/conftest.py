@@ -17,7 +17,14 @@ SPOILED = Path(__file__).with_name("spoiled.py")
 def two_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the runs on two ranks, none of them resumed yet in new processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    names = ("whole", "frozen", "first_half", "half_precision", "half_precision_halves")
+    names = (
+        "whole",
+        "frozen",
+        "first_half",
+        "half_precision",
+        "half_precision_halves",
+        "accumulated",
+    )
     done = warm(
         2, RANKS, folder, *names, "agree_on_error", "not_finite", "counts", "chain", timeout=600
     )

@@ -106,7 +106,7 @@ def _stock() -> Generator[None]:
     """timm's LAMB in the place of ours."""
     ours = optim.build
 
-    def stock(recipe: Any, _ema: object, groups: Any, fused: bool = False) -> torch.optim.Optimizer:
+    def stock(recipe: Any, _ema: object, groups: Any, **_: bool) -> torch.optim.Optimizer:
         values = {"betas": recipe.betas, "eps": recipe.eps, "max_grad_norm": None}
         return TimmLamb(groups, lr=0.0, **values)
 

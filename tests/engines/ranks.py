@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
 from launched import InfiniteGradient, one_at_a_time, options, train  # noqa: E402
+from launched import whole as whole_of  # noqa: E402
 
 from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, meet_ranks  # noqa: E402
 from bigvit.engines.engine import NotFinite  # noqa: E402
 from bigvit.evaluate import evaluate  # noqa: E402
 from bigvit.ranks.joining import Ranks, connect, end  # noqa: E402
-from bigvit.recipe import Run  # noqa: E402
+from bigvit.recipe import Run, batch_layout  # noqa: E402
 
 STAGES = (0, 1, 2, 3)
 
@@ -78,6 +80,25 @@ def half_precision_halves(ranks: Ranks, folder: Path) -> None:
         options = {"sharding": f"zero{stage}", "micro_batch": tiny.bf16.batch_size // ranks.world}
         train(ranks, path, tiny.bf16, stop_after=tiny.STOP, **options)
         train(ranks, path, tiny.bf16, resume="auto", **options)
+
+
+def accumulated(ranks: Ranks, folder: Path) -> None:
+    """The gradient of many bf16 micro-batches, summed in float32 and in bf16, at every stage: as
+    the first moment shows it."""
+    from bigvit.data.loader import train_batches
+    from bigvit.data.prepare import Prepare
+
+    for stage in STAGES:
+        for gradient in ("fp32", "bf16"):
+            recipe = replace(tiny.many, gradient_precision=gradient)
+            layout = batch_layout(recipe, ranks.world, tiny.SMALLEST)
+            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
+            source, draws = DigitsSource("train"), engine.task.draws
+            batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, draws)
+            engine.update(Prepare(recipe, ranks.device).later(next(batches)), 0.0)
+            moments = whole_of(engine, ranks, "exp_avg")
+            if ranks.rank == 0:
+                torch.save(moments, folder / f"accumulated {gradient} {stage}")
 
 
 def other_world(ranks: Ranks, folder: Path) -> None:
@@ -169,6 +190,7 @@ SCENARIOS = {
         second_half,
         half_precision,
         half_precision_halves,
+        accumulated,
         other_world,
         counts,
         agree_on_error,

@@ -11,9 +11,14 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
-from reference import distance, train_single, trained
+from reference import Weights, distance, train_single, trained
 
-from bigvit.recipe import Recipe
+from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
+from bigvit.data.sources import DigitsSource
+from bigvit.engines.build import build_engine
+from bigvit.ranks.joining import alone
+from bigvit.recipe import Recipe, Run, batch_layout
 from bigvit.task import Task
 
 # largest of five orders, torch 2.14.1 on an x86-64 CPU; LAMB's is in test_lamb.py
@@ -76,6 +81,38 @@ def test_a_wrong_variant_lies_far_away(what, reference):
     found = distance(train_single(_wrong()[what])[0], reference)
     print(f"{what}: {found / YARDSTICK:.0f} yardsticks")
     assert found > 100 * YARDSTICK
+
+
+@pytest.fixture(scope="module")
+def gradients() -> dict[str, Weights]:
+    """Of an update of many micro-batches, as `single`'s first moments show it."""
+    found: dict[str, Weights] = {}
+    for precision, gradient in (("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "bf16")):
+        recipe = replace(tiny.many, precision=precision, gradient_precision=gradient)
+        layout = batch_layout(recipe, 1, tiny.SMALLEST)
+        engine = build_engine(recipe, Run(engine="single"), layout, alone())
+        batches = train_batches(DigitsSource("train"), recipe, layout, 0, 0, 0, engine.task.draws)
+        engine.update(Prepare(recipe).later(next(batches)), 0.0)
+        parts = [part for part in engine.slices() if part.kind == "exp_avg"]
+        found[f"{precision} {gradient}"] = {part.name: part.view for part in parts}
+    return found
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_micro_batches_in_bf16_add_up_in_float32(stage, two_ranks, gradients):
+    found = {
+        gradient: {
+            name: moment.flatten()
+            for name, moment in torch.load(two_ranks / f"accumulated {gradient} {stage}").items()
+        }
+        for gradient in ("fp32", "bf16")
+    }
+    exact, wide = gradients["bf16 fp32"], gradients["fp32 fp32"]
+    for what, moments in (*found.items(), ("single, bf16", gradients["bf16 bf16"])):
+        print(f"{what}: {distance(moments, exact):.1e}, {distance(moments, wide):.2e}")
+    assert distance(found["fp32"], exact) < 1e-5
+    assert distance(found["bf16"], exact) > 1e-3
+    assert distance(found["fp32"], wide) < distance(found["bf16"], wide)
 
 
 def test_bf16_is_identical_at_stages_1_and_2_and_close_at_the_others(two_ranks):

@@ -22,6 +22,7 @@ from bigvit.recipe import (
 
 UPDATES = 20
 STOP = 7  # in mid-epoch: an epoch has ten updates
+SMALLEST = 8  # micro-batch: one group
 MICRO_BATCH = 24  # three accumulation steps on two ranks
 
 adamw = Recipe(
@@ -48,6 +49,7 @@ adamw = Recipe(
     resampling="antialiased",
     batch_size=144,
     precision="fp32",
+    gradient_precision="fp32",
     ema=None,
     seed=1,
 )
@@ -82,6 +84,7 @@ attention = replace(
 )
 bf16 = replace(adamw, precision="bf16", schedule=replace(adamw.schedule, epochs=1))
 fp16 = replace(adamw, precision="fp16")
+many = replace(bf16, clip_norm=None, batch_size=384)  # for an update of many micro-batches
 
 
 def cut(recipe: Recipe, world: int) -> Layout:

@@ -150,7 +150,7 @@ def test_shardings(folder, capfd) -> None:
                 text = json.dumps(_merged(stage, where, value))
                 yield case(f"{'.'.join(where)} {what}", text, where[-1])
         filled = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping")
-        for key in (*filled, "gradient_accumulation_steps", "bf16", "fp16"):
+        for key in (*filled, "gradient_accumulation_steps", "bf16", "fp16", "data_types"):
             for value in (10**30, "x", {"enabled": 3}, True):
                 yield case(f"{key} {value}", json.dumps({key: value}), key)
         for key in ("zero_quantized_weights", "zero_quantized_gradients"):

@@ -72,6 +72,8 @@ EVERYWHERE: dict[str, Any] = {
     "schedule.warmup_epochs": 5,
     "ema": None,
     "resampling": "antialiased",
+    "precision": "bf16",
+    "gradient_precision": "fp32",
 }
 PRETRAINED = {**EVERYWHERE, "optim.lr": 1e-3, "schedule.min_lr": 1e-5, "batch_size": 1024}
 FINETUNED = {

@@ -174,6 +174,7 @@ EVERYWHERE = {
     "trainable": "all",
     "layer_decay": 1.0,
     "precision": "bf16",
+    "gradient_precision": "fp32",
     "ema": None,
     "seed": 0,
 }

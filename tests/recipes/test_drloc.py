@@ -94,6 +94,7 @@ def test_a_row_of_a_table(name: str):
     assert plain.starts_from is None or plain.starts_from in EVERY
     assert plain.data.image_size == 224
     assert plain.resampling == "antialiased"
+    assert (plain.precision, plain.gradient_precision) == ("fp32", "fp32")
     cross, loss = with_loss.objectives
     assert (cross,) == plain.objectives and isinstance(loss, DRLoc)
     assert (loss.weight, loss.pairs, loss.ramp, loss.offsets) == (

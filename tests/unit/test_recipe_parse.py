@@ -168,6 +168,8 @@ def test_an_unknown_or_ill_typed_option_is_refused_by_name(
         ("cvt_13_cifar100", "--model.embed-dims 64 192", "model.embed_dims"),
         ("t2t_vit_14_cifar100", "--model.num-heads 5", "model.embed_dim"),
         ("resnet50_infograph_300e", "--trainable attention", "--trainable all"),
+        ("deit3_h14_in1k_126", "--gradient-precision fp16", "it must be fp32, or bf16"),
+        ("digits_vit", "--gradient-precision bf16", "it must be fp32"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused_by_name(

@@ -10,7 +10,7 @@ from each import each_of
 
 from bigvit.recipe import Digits, Shift
 from bigvit.recipe.find import all_recipes
-from bigvit.recipe.store import differences, filled, recipe_from_json, to_json
+from bigvit.recipe.store import differences, filled, left_out, recipe_from_json, to_json
 from bigvit.recipes.deit3 import deit3_h14_in1k_126
 from bigvit.recipes.digits import digits_vit
 from bigvit.recipes.photos import photos_vit_64
@@ -68,6 +68,17 @@ def test_a_field_that_came_later_is_taken_as_older_files_meant_it(
     del value["data"]["test_images"]
     assert recipe_from_json(value) == photos_vit_64
     assert "it meant: data.test_images: (absent) -> None" in caplog.messages[1]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_field_that_came_later_may_have_meant_what_another_says(precision: str) -> None:
+    value: dict[str, Any] = to_json(replace(digits_vit, precision=precision))
+    del value["gradient_precision"]
+    assert recipe_from_json(value).gradient_precision == precision
+    assert left_out(value).endswith(f"it meant: gradient_precision: (absent) -> {precision}")
+    del value["precision"]
+    with pytest.raises(ValueError, match=r"missing fields \['precision'\]"):
+        recipe_from_json(value)
 
 
 def put(*path: Any) -> Callable[[Any], None]:

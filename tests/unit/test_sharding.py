@@ -30,9 +30,9 @@ def test_the_recipes_values_are_filled_into_a_named_sharding(stage: int) -> None
     assert filled["train_batch_size"] == 64
     assert filled["train_micro_batch_size_per_gpu"] == 8
     assert filled["gradient_accumulation_steps"] == 4
-    assert filled["gradient_clipping"] == 1.0
-    assert filled["bf16"] == {"enabled": False}
-    assert filled["fp16"] == {"enabled": False}
+    assert filled["gradient_clipping"] == (1.0 if stage == 3 else 0.0)  # ours below
+    assert filled["bf16"]["enabled"] is filled["fp16"]["enabled"] is False
+    assert filled["timers"] == {"throughput": {"enabled": False}}
     assert filled["zero_optimization"] == read_sharding(f"zero{stage}")["zero_optimization"]
     assert stage_of(filled) == stage
 
@@ -44,7 +44,16 @@ def test_no_clipping_is_written_as_zero() -> None:
 
 def test_bf16_is_switched_on_by_the_recipe() -> None:
     filled = deepspeed_config(replace(digits_vit, precision="bf16"), CUT, Run())
-    assert (filled["bf16"], filled["fp16"]) == ({"enabled": True}, {"enabled": False})
+    assert (filled["bf16"]["enabled"], filled["fp16"]["enabled"]) == (True, False)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("gradient", ["fp32", "bf16"])
+def test_the_type_of_gradients_is_the_recipes(stage: int, gradient: Any) -> None:
+    half = replace(digits_vit, precision="bf16", gradient_precision=gradient)
+    filled = deepspeed_config(half, CUT, Run(sharding=f"zero{stage}"))
+    assert filled["communication_data_type"] == gradient
+    assert filled["data_types"] == ({} if stage == 0 else {"grad_accum_dtype": gradient})
 
 
 def test_a_file_keeps_what_it_says_of_memory(tmp_path: Path) -> None:
@@ -62,9 +71,11 @@ def test_a_file_may_repeat_the_recipes_values_or_say_auto(tmp_path: Path) -> Non
         "gradient_clipping": 1,
         "bf16": {"enabled": False},
         "fp16": {"enabled": False},
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
     }
     auto = {
-        key: {"enabled": "auto"} if isinstance(value, dict) else "auto"
+        key: dict.fromkeys(value, "auto") if isinstance(value, dict) else "auto"
         for key, value in same.items()
     }
     without = config(tmp_path / "own.json", {})
@@ -83,6 +94,10 @@ def test_a_file_may_repeat_the_recipes_values_or_say_auto(tmp_path: Path) -> Non
         ("bf16", {"enabled": True}, {"enabled": False}),
         ("bf16", True, {"enabled": False}),
         ("fp16", {"enabled": True}, {"enabled": False}),
+        ("communication_data_type", "bf16", "fp32"),
+        ("data_types", {"grad_accum_dtype": "bf16"}, {"grad_accum_dtype": "fp32"}),
+        ("data_types", {"x": 1}, {"grad_accum_dtype": "fp32"}),
+        ("data_types", "fp32", {"grad_accum_dtype": "fp32"}),
     ],
 )
 def test_a_contradiction_is_refused_with_key_and_both_values(
@@ -99,7 +114,7 @@ def test_a_file_without_bf16_contradicts_a_bf16_recipe_only_where_it_says_so(
     tmp_path: Path,
 ) -> None:
     half = replace(digits_vit, precision="bf16")
-    assert config(tmp_path / "own.json", {}, half)["bf16"] == {"enabled": True}
+    assert config(tmp_path / "own.json", {}, half)["bf16"]["enabled"]
     with pytest.raises(ValueError, match="bf16 is"):
         config(tmp_path / "own.json", {"bf16": {"enabled": False}}, half)
 
@@ -124,7 +139,7 @@ def test_a_copy_a_node_must_divide_the_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["optimizer", "scheduler", "amp", "data_types", "zero_allow_untested_optimizer", "x"]
+    "key", ["optimizer", "scheduler", "amp", "timers", "zero_allow_untested_optimizer", "x"]
 )
 def test_a_key_that_changes_results_is_refused_by_name(tmp_path: Path, key: str) -> None:
     with pytest.raises(ValueError, match=f": {key} is not allowed"):

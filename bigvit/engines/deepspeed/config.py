@@ -136,6 +136,9 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
         "gradient_clipping": recipe.clip_norm or 0.0,  # left out, DeepSpeed would clip at 1.0
         "bf16": {"enabled": recipe.precision == "bf16"},
         "fp16": {"enabled": recipe.precision == "fp16"},
+        # left out, both would be the model's type
+        "communication_data_type": recipe.gradient_precision,
+        "data_types": {"grad_accum_dtype": recipe.gradient_precision},
     }
     config: dict[str, Any] = {"steps_per_print": 2**31 - 1}  # our log says it
     for key, value in read_sharding(run.arrangement).items():
@@ -155,9 +158,17 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     _check_zero(f"{where}zero_optimization.", config.get("zero_optimization", {}), layout.world)
     if recipe.precision == "fp16":
         filled["fp16"]["loss_scale"] = 1.0  # a fixed one; our own is set before each update
+    if stage_of(config) < 3:
+        filled["gradient_clipping"] = 0.0  # ours has the host look at nothing
+    if stage_of(config) == 0:
+        filled["data_types"] = {}  # autograd adds them up, and is told the type
     return {
         **config,
         **filled,
+        # on by default, it has the whole device synchronised twice a micro-batch
+        "timers": {"throughput": {"enabled": False}},
+        # divided by the ranks before they are added up, as with `reduce_scatter`
+        "prescale_gradients": stage_of(config) == 1,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # ours works on offloaded tensors too
     }
@@ -221,5 +232,7 @@ def _json(value: Any) -> str:
 
 def _agrees(given: Any, filled: Any) -> bool:
     if isinstance(filled, dict) and isinstance(given, dict):
-        return given.get("enabled", False) in (filled["enabled"], "auto")
+        if "enabled" in filled:
+            return given.get("enabled", False) in (filled["enabled"], "auto")
+        return all(value in (filled.get(key), "auto") for key, value in given.items())
     return given in (filled, "auto") and not isinstance(given, bool)  # true would be 1

@@ -30,6 +30,7 @@ from bigvit.optim.groups import parameter_groups
 from bigvit.optim.state import steps
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe
+from bigvit.task import DTYPES
 
 
 class DeepSpeedEngine:
@@ -51,15 +52,13 @@ class DeepSpeedEngine:
         groups = parameter_groups(named, trained, self.task, recipe, whole)
         self.clip_norm = recipe.clip_norm
         self.loss_scale = LossScale(recipe.precision == "fp16")
-        on_gpu = ranks.device.type == "cuda" and not offloads(config)
-        self.engine: Any
-        self.engine, _, _, _ = deepspeed.initialize(
-            model=self.task,
-            optimizer=optim.build(recipe.optim, recipe.ema, groups, fused=on_gpu),
-            config=config,
-            dist_init_required=False,
+        on_gpu = ranks.device.type != "cpu" and not offloads(config)
+        optimizer = optim.build(
+            recipe.optim, recipe.ema, groups, fused=on_gpu or offloads(config), compiled=on_gpu
         )
-        self.inside = inside.Inside(self.engine, self.task, ranks)
+        self.engine = inside.initialize(self.task, optimizer, config)
+        self.inside = inside.Inside(self.engine, self.task, ranks, recipe.clip_norm)
+        self.gradient = DTYPES[recipe.gradient_precision]
         # every stage calls this with the norm known and no weight changed yet
         self.inside.optimizer.register_step_pre_hook(self._before_step)
 
@@ -68,6 +67,7 @@ class DeepSpeedEngine:
     ) -> StepInfo:
         scale = self.loss_scale.scale
         self.inside.set_loss_scale(scale)
+        self.inside.take_gradients(self.gradient)
         losses = []
         for inputs in micro[:-1]:
             losses.append(self._backward(inputs))
@@ -98,6 +98,7 @@ class DeepSpeedEngine:
         # stage 0 in float32 is the one that DeepSpeed lets through with a gradient not finite
         if self.inside.plain and not math.isfinite(self.inside.grad_norm()):
             self.loss_scale.overflowed(self.losses)
+        self.inside.clip(optimizer)
         if self.squares is not None:
             self.inside.count(self.squares, optimizer)
 

@@ -1,5 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 """All that reads DeepSpeed's insides: where the full-precision weights and moments of a rank lie,
 and how they become working weights again. Checked at the start against what is expected, so that
 another DeepSpeed is refused instead of saved wrongly.
@@ -15,6 +16,7 @@ Every stage keeps its master weights in other places:
 """
 
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +27,8 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
-from torch import Tensor
+from deepspeed.runtime.engine import ZERO_OPTIMIZATION, DeepSpeedEngine
+from torch import Tensor, nn
 
 from bigvit.engines.engine import Slice, buffer_slices
 from bigvit.engines.norms import Squares
@@ -62,6 +65,26 @@ def _build_no_ops() -> None:
     ops["deepspeed_shm_comm"] = False
 
 
+def initialize(task: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
+    """DeepSpeed's engine. bf16 with float32 gradients goes the way of every other type at stage 1,
+    too: BF16_Optimizer, which DeepSpeed would take there alone, reduces when backward is over, and
+    norms and clips the whole gradient on every rank."""
+    theirs: Any = DeepSpeedEngine
+    chosen = theirs._do_optimizer_sanity_check
+
+    def choose(engine: Any, optimizer: torch.optim.Optimizer) -> Any:
+        found = chosen(engine, optimizer)
+        return ZERO_OPTIMIZATION if engine.zero_optimization() else found
+
+    theirs._do_optimizer_sanity_check = choose
+    try:
+        return deepspeed.initialize(
+            model=task, optimizer=optimizer, config=config, dist_init_required=False
+        )[0]
+    finally:
+        theirs._do_optimizer_sanity_check = chosen
+
+
 def whole_shape(p: Tensor) -> tuple[int, ...]:
     """A parameter's shape, also where stage 3 has left nothing of it here."""
     return tuple(getattr(p, "ds_shape", p.shape))
@@ -74,8 +97,8 @@ class Inside:
         RuntimeError: the insides are not what this file was written for.
     """
 
-    def __init__(self, engine: Any, task: Task, ranks: Ranks) -> None:
-        self.engine, self.ranks = engine, ranks
+    def __init__(self, engine: Any, task: Task, ranks: Ranks, clip_norm: float | None) -> None:
+        self.engine, self.ranks, self.clip_norm = engine, ranks, clip_norm
         self.zero: Any = engine.optimizer  # DeepSpeed's wrapper around the optimizer, or itself
         self.optimizer: torch.optim.Optimizer = getattr(self.zero, "optimizer", self.zero)
         self.plain = self.zero is self.optimizer  # stage 0 in float32
@@ -94,6 +117,11 @@ class Inside:
         set_steps(self.optimizer, 0)  # bf16 at stage 0 took one on zero gradients
         if isinstance(self.optimizer, LAMB):
             self.optimizer.shards.update(self._shards())
+        if self.kind != "whole":
+            self.zero.get_grad_norm_direct = self._norm
+            self.zero.check_overflow = lambda *_, **__: None  # reads it all: the norm shows it
+        elif not self.plain:
+            self.zero.step = self._step_whole
 
     def _check(self) -> None:
         """Every element of every parameter must lie somewhere, once (or once a rank)."""
@@ -134,11 +162,67 @@ class Inside:
         the scale but does not multiply the loss with it."""
         return loss * self.scale if self.kind == "whole" and not self.plain else loss
 
+    def take_gradients(self, dtype: torch.dtype) -> None:
+        """At stage 0 autograd adds up the micro-batches' gradients, in the parameters' type unless
+        it is told another, and DeepSpeed would make those that nothing came for."""
+        if self.kind == "whole":
+            for p, _ in self._pairs():
+                if p.dtype != dtype and (p.grad is None or p.grad.dtype != dtype):
+                    p.grad, p.grad_dtype = None, dtype
+                    p.grad = torch.zeros_like(p, dtype=dtype)
+
     def before_step(self) -> None:
-        """At stage 0 in float32 the gradients are plain: take their norm before the clipping."""
+        """At stage 0 in float32 the gradients are plain: take their norm."""
         if self.plain:
-            gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
-            self.norm = torch.nn.utils.get_total_norm(gradients)
+            gradients = [p.grad for p, _ in self._pairs() if p.grad is not None]
+            self.norm = _squared_norm(gradients, torch.float32).sqrt()
+
+    def _step_whole(self) -> None:
+        """In place of FP16_UnfusedOptimizer's step, in which the host reads a number of every
+        parameter: here it is one."""
+        gradients = list[Tensor]()
+        for working, master in self._pairs():
+            gradient = torch.zeros_like(working) if working.grad is None else working.grad
+            gradients.append(gradient.to(master.dtype))
+            master.grad = gradients[-1]
+        if self.scale != 1:
+            torch._foreach_mul_(gradients, 1 / self.scale)
+        self.norm = _squared_norm(gradients, torch.float32).sqrt()
+        self.zero.overflow = not math.isfinite(self.norm)
+        if not self.zero.overflow:
+            self.optimizer.step()
+            self._refresh()
+        for _, master in self._pairs():
+            master.grad = None
+
+    def _norm(self, gradients: list[Tensor], params: list[Any], _: int = 2) -> Tensor:
+        """The norm of a group's gradient over all ranks, in place of DeepSpeed's: which makes each
+        gradient anew in float64, one kernel after the other, and copies a number to the device."""
+        held = [each for each in gradients if not getattr(each, "_zero_padding", False)]
+        if held:
+            total = _squared_norm(held, torch.float64)
+        else:
+            total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        if self.kind == "flat":
+            total, group = total.float(), self.zero.dp_process_group
+        else:
+            group = params[0].ds_process_group
+        dist.all_reduce(total, group=group)
+        return total.sqrt()
+
+    def clip(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip what the optimizer is about to step, as DeepSpeed would: but nobody looks whether
+        the norm is above the limit. Stage 3 does the same by itself."""
+        if self.clip_norm is None or self.kind == "pieces":
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        norm = torch.as_tensor(self.grad_norm(), device=gradients[0].device)
+        if self.plain:
+            factor = (self.clip_norm / (norm + 1e-6)).clamp(max=1)
+        else:
+            factor = 1.0 / ((norm + 1e-6) / self.clip_norm).clamp(min=1)
+        torch._foreach_mul_(gradients, factor)
 
     @property
     def overflow(self) -> bool:
@@ -147,13 +231,9 @@ class Inside:
 
     def grad_norm(self) -> Tensor | float:
         """Norm of the last gradient before clipping; not finite also where DeepSpeed skipped it."""
-        if self.plain:
-            return self.norm
-        if self.zero.overflow:
+        if self.overflow:
             return float("inf")
-        if self.kind == "whole":  # that of the scaled gradient
-            return self.zero._global_grad_norm / self.scale
-        return self.zero._global_grad_norm
+        return self.norm if self.kind == "whole" else self.zero._global_grad_norm
 
     def count(self, squares: Squares, optimizer: torch.optim.Optimizer) -> None:
         """Add up the squares of the tensors that the optimizer is about to step."""
@@ -169,10 +249,14 @@ class Inside:
             slots = {self.names[id(p)]: slot for slot, p in enumerate(params)}
             segments = tuple(
                 Segment(slots[part.name], offset, offset + len(part.view))
-                for part, held, offset in self._parts()
-                if held is flat
+                for part, tensor, offset in self._parts()
+                if tensor is flat
             )
-            yield flat, Shard(segments, len(params), partial(_total, group, self.ranks.device))
+            of = torch.tensor(
+                [each.slot for each in segments], dtype=torch.long, device=flat.device
+            )
+            total = partial(_total, group, self.ranks.device)
+            yield flat, Shard(segments, len(params), of, total)
 
     def _flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]:
         """Each flat tensor, the parameters that it has pieces of, and the ranks with the rest."""
@@ -268,15 +352,24 @@ class Inside:
                     self.zero._reassign_or_swap_out_partitioned_parameters(i)
                 self.zero.checkpoint_event_epilogue()
             case _:
-                for working, master in self._pairs():
-                    if working is not master:
-                        working.copy_(master)
+                self._refresh()
+
+    def _refresh(self) -> None:
+        """Master weights -> working weights, where both are whole."""
+        if not self.plain:
+            for working, master in self._pairs():
+                working.data.copy_(master.data)
 
 
 def _piece(p: Any) -> range:
     """The elements of a parameter that stage 3 leaves to this rank."""
     start = dist.get_rank(p.ds_process_group) * p.partition_numel()
     return range(start, min(start + p.partition_numel(), p.ds_numel))
+
+
+def _squared_norm(gradients: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The sum of their squares, summed in this type, without a copy of them in it."""
+    return torch.stack(list(torch._foreach_norm(gradients, 2, dtype))).square().sum()
 
 
 def _total(group: Any, device: torch.device, values: Tensor) -> Tensor:

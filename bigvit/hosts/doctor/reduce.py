@@ -31,12 +31,12 @@ def reduce(rank: int, part: Part) -> list[tuple[int, float]]:
     import torch
     import torch.distributed as dist
 
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", rank - part.first) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    device = torch.device("cpu") if kind is None else torch.device(kind.type, rank - part.first)
+    if kind is not None:
+        torch.accelerator.set_device_index(device)
     dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
+        dist.get_default_backend_for_device(device),
         init_method=f"tcp://{part.address}:{part.port}",
         rank=rank,
         world_size=part.world,
@@ -57,10 +57,10 @@ def reduce(rank: int, part: Part) -> list[tuple[int, float]]:
 
 
 def _finish(device) -> None:
-    if device.type == "cuda":
+    if device.type != "cpu":
         import torch
 
-        torch.cuda.synchronize(device)
+        torch.accelerator.synchronize(device)
 
 
 def run_ranks(text: str) -> int:
