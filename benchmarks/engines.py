@@ -165,9 +165,8 @@ def main() -> int:
     for ways in (WAYS, WAYS[::-1]):
         for way in ways:
             found[way].append(launched(*way, options.small, 2 if options.small else 4))
-    print(
-        "\n| engine | sharding | state, bytes a parameter | peak, MB | an update, s | carried, bytes a parameter |"
-    )
+    columns = "engine", "sharding", "state, bytes a parameter", "peak, MB", "an update, s"
+    print("\n| " + " | ".join((*columns, "carried, bytes a parameter")) + " |")
     print("|---|---|---|---|---|---|")
     for (engine, sharding), each in found.items():
         best = {key: min(one[key] for one in each) for key in each[0]}

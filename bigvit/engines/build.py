@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -32,10 +33,8 @@ def meet_ranks(run: Run) -> Ranks:
         from bigvit.engines.deepspeed.inside import prepare
 
         prepare()
-    if run.engine == "fsdp2":
-        import bigvit.engines.fsdp2  # noqa: F401
-    if run.engine == "fairscale":
-        import bigvit.engines.fairscale  # noqa: F401
+    else:
+        import_module(f"bigvit.engines.{run.engine}")
     return meet(run.timeout)
 
 

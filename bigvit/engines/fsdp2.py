@@ -1,5 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
 """torch's own sharding: `fully_shard` (FSDP2), a block at a time."""
 
 from collections.abc import Iterator, Sequence

@@ -57,7 +57,7 @@ class Masters:
         self.trained = {name for name, p in task.named_parameters() if p.requires_grad}
         self.stepped = [each for each in held if each.name in self.trained]
         weights = {each.name: each.weight for each in held}
-        shapes = {each.weight: each.shape for each in held}
+        shapes: dict[Tensor, tuple[int, ...]] = {each.weight: each.shape for each in held}
         groups = parameter_groups(weights, self.trained, task, recipe, lambda p: shapes[p])
         fused = ranks.device.type != "cpu"  # also where they are offloaded
         compiled = all(each.weight.device.type != "cpu" for each in held)

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """Experiment trackers, by way of accelerate. Each has a thread of its own: whatever it does, and
 however long that takes, training goes on."""
 
@@ -161,7 +162,7 @@ def _wandb(folder: Path, run: str, known: bool) -> Any:
 
 
 def _mlflow(folder: Path, run: str, known: bool) -> Any:
-    more = {"run_id": run} if known else {"run_name": folder.name}
+    more: Any = {"run_id": run} if known else {"run_name": folder.name}
     return tracking.MLflowTracker(PROJECT, **more)
 
 

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """Experiment trackers get a run's whole curve, once, whatever happens to them."""
 
 import json
