@@ -7,6 +7,7 @@ from importlib.metadata import version
 from bigvit.engines.arrangement import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
 from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe.bounds import shown
 
 
 def check(recipe: Recipe, layout: Layout, run: Run) -> None:
@@ -34,13 +35,17 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
                     f"fairscale, which reduces gradients in the model's type, {own}; use "
                     f"--gradient-precision {own}, or another engine"
                 )
-        case "single" if layout.world > 1:
-            raise ValueError(
-                f"--engine single is one process, not {layout.world}; leave it out, or use one rank"
-            )
         case "single":
+            if layout.world > 1:
+                raise ValueError(
+                    f"--engine single is one process, not {layout.world}; leave it out, or use one "
+                    "rank"
+                )
             if run.sharding is not None:
-                raise ValueError("--engine single shards nothing; leave --sharding out")
+                raise ValueError(
+                    f"--sharding {shown(run.sharding)}: --engine single shards nothing; leave one "
+                    "of them out"
+                )
 
 
 VERSIONS = {"fsdp2": ("torch", (2, 11), (3,)), "fairscale": ("fairscale", (0, 4, 13), (0, 5))}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit import ds_configs
+from bigvit.engines.arrangement import NAMED
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.recipe.bounds import Bound, shown
 from bigvit.recipe.words import read_json
@@ -100,6 +101,8 @@ def read_sharding(sharding: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError):
         near = difflib.get_close_matches(sharding, named, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
+        for engine, theirs in NAMED.items():
+            hint = f"{sharding} is one of --engine {engine}; " if sharding in theirs else hint
         raise ValueError(
             f"--sharding {shown(sharding)}: no such name or readable file; {hint}"
             f"the names are {', '.join(named)}, or give the path of a DeepSpeed JSON"
