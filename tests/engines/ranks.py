@@ -25,6 +25,7 @@ import others  # noqa: E402
 import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
+import traps  # noqa: E402
 from launched import InfiniteGradient, one_at_a_time, options, train  # noqa: E402
 from launched import whole as whole_of  # noqa: E402
 
@@ -207,6 +208,7 @@ SCENARIOS = {
         *others.SCENARIOS,
         others_ranks,
         *precision.SCENARIOS,
+        *traps.SCENARIOS,
     )
 }
 
