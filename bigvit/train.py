@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,6 +80,11 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
     if run.evaluate_ema and not recipe.data.tested:
         raise ValueError(
             "--evaluate-ema: this recipe has no test images (data.test_images 0); leave it out"
+        )
+    if missing := [name for name in run.tracker if find_spec(name) is None]:
+        raise ValueError(
+            f"--tracker {missing[0]}: it is not installed; pip install {missing[0]}, or leave it "
+            "out"
         )
     layout = batch_layout(recipe, world, run.micro_batch)
     engines.check(recipe, layout, run)

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 
 import torch
 from torch import Tensor
 
+from bigvit.engines.arrangement import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config
 from bigvit.engines.engine import Engine
 from bigvit.ranks.joining import Ranks, alone, meet
@@ -24,12 +26,15 @@ def meet_ranks(run: Run) -> Ranks:
     """
     if run.engine == "single":
         return alone()
-    if not torch.accelerator.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks when it is imported
-    # the slow import comes before the ranks wait for each other
-    from bigvit.engines.deepspeed.inside import prepare
+    # slow imports come before the ranks wait for each other
+    if run.engine == "deepspeed":
+        if not torch.accelerator.is_available():
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks when it is imported
+        from bigvit.engines.deepspeed.inside import prepare
 
-    prepare()
+        prepare()
+    else:
+        import_module(f"bigvit.engines.{run.engine}")
     return meet(run.timeout)
 
 
@@ -59,6 +64,14 @@ def build_engine(
             from bigvit.engines.deepspeed.engine import DeepSpeedEngine
 
             engine = DeepSpeedEngine(build, recipe, deepspeed_config(recipe, layout, run), ranks)
+        case "fsdp2":
+            from bigvit.engines.fsdp2 import FSDP2Engine
+
+            engine = FSDP2Engine(build, recipe, arrangement(run, layout), ranks)
+        case "fairscale":
+            from bigvit.engines.fairscale import FairscaleEngine
+
+            engine = FairscaleEngine(build, recipe, arrangement(run, layout), ranks)
     fill(engine, initial or outline(recipe).initial_weight)
     return engine
 

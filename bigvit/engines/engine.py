@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 """What the loop and a checkpoint ask of an engine."""
 
 import math
@@ -7,6 +9,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from bigvit.data.prepare import Inputs
@@ -75,6 +78,16 @@ def buffer_slices(statistics: Mapping[str, Tensor], writer: bool) -> Iterator[Sl
         yield Slice(name, "buffer", tuple(buffer.shape), 0, len(view), view, writer)
 
 
+def average_statistics(statistics: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Every rank has seen other images: buffers become their means over ranks. Collective."""
+    if buffers := list(statistics.values()):
+        flat = torch.cat([buffer.view(-1) for buffer in buffers])
+        dist.all_reduce(flat)
+        means = (flat / ranks.world).split([buffer.numel() for buffer in buffers])
+        for buffer, mean in zip(buffers, means, strict=True):
+            buffer.copy_(mean.view_as(buffer))
+
+
 class NotFinite(Exception):
     """A loss or a gradient norm is infinite or not a number; raised on every rank alike."""
 
@@ -118,6 +131,23 @@ class Engine(Protocol):
     def loaded(self, scalars: dict[str, Any]) -> None:
         """Take over what was read into the slices' views."""
         ...
+
+
+def sound(losses: dict[str, Tensor]) -> Tensor:
+    """The sum of losses (). One that is not finite makes its gradient so too, which the norm shows:
+    nobody has to wait for the device to look at it."""
+    loss = torch.stack(list(losses.values())).sum()
+    return loss * torch.where(loss.detach().isfinite(), 1.0, torch.nan)
+
+
+def backward(losses: dict[str, Tensor], scale: float, count: int) -> dict[str, Tensor]:
+    """Add to the gradients those of one of `count` micro-batches, and return its losses.
+
+    Args:
+        scale: of the loss whose gradient is computed.
+    """
+    (sound(losses) * scale / count).backward()
+    return losses
 
 
 def mean_losses(losses: Sequence[dict[str, Tensor]]) -> Tensor:

@@ -4,10 +4,13 @@ Ours, not DeepSpeed's: when its scale grows it divides that update's gradient by
 which the gradient was not computed with, and so halves it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigvit.engines.engine import NotFinite
+from torch import Tensor
+
+from bigvit.engines.engine import GRADIENT, NotFinite, not_finite
 
 INITIAL = 2.0**16
 WINDOW = 1000
@@ -42,12 +45,20 @@ class LossScale:
         if self.good == WINDOW:
             self.scale, self.good = min(2 * self.scale, LARGEST), 0
 
-    def overflowed(self) -> None:
-        """A gradient was not finite, and its batch is skipped.
+    def overflowed(self, losses: Mapping[str, Tensor]) -> None:
+        """A gradient was not finite: its batch is skipped in fp16, where that is no fault.
+
+        Args:
+            losses: of that update, by name.
 
         Raises:
-            NotFinite: the scale cannot fall any further, so the fault lies elsewhere.
+            NotFinite: a loss is not finite; the precision has no loss scale; or it cannot fall
+                any further, so the fault lies elsewhere.
         """
+        if error := not_finite({name: float(loss) for name, loss in losses.items()}):
+            raise error
+        if not self.enabled:
+            raise NotFinite(GRADIENT)
         if self.scale <= 1:
             raise NotFinite(
                 "the gradient overflows fp16 even at a loss scale of 1; the update was not "

@@ -1,7 +1,7 @@
 # pyright: reportPrivateImportUsage=false
 """LAMB, exact also where an optimizer sees pieces of parameters."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -75,6 +75,8 @@ class LAMB(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Update every parameter that has a gradient."""
         assert closure is None, "a closure would run the model again"
+        sharded: dict[Tensor, Tensor] = {}  # sums of squares, which wait for the other ranks'
+        rates: dict[Tensor, float] = {}
         for group in self.param_groups:
             stepped = [p for p in group["params"] if p.grad is not None]
             for p in stepped:
@@ -89,39 +91,58 @@ class LAMB(torch.optim.Optimizer):
                 values = [*corrections, group["eps"], group["weight_decay"]]
                 scalars = torch.tensor(values).unbind()  # on the host: nothing waits for them
                 for p in stepped:
-                    self._step(p, group, scalars)
+                    squares = self._directions(p, group, scalars)
+                    if p in self.shards:
+                        sharded[p], rates[p] = squares, group["lr"]
+                    else:
+                        self._move(p, group["lr"], squares)  # while it is in the cache
             else:
                 self._step_plain(stepped, group, corrections)
+        self._totals(sharded)
+        for p, squares in sharded.items():
+            self._move(p, rates[p], squares)
 
-    def _step(self, p: Tensor, group: dict[str, Any], scalars: tuple[Tensor, ...]) -> None:
-        """A step by trust ratios."""
+    def _directions(self, p: Tensor, group: dict[str, Any], scalars: tuple[Tensor, ...]) -> Tensor:
+        """Turn a gradient into Adam's direction; returns the sums of squares of each of its
+        segments, float64 (2, segments): of the weights, and of the direction."""
         state, gradient = self.state[p], p.grad
         assert gradient is not None
-        shard = self.shards.get(p)
-        segments = (Segment(0, 0, p.numel()),) if shard is None else shard.segments
         tensors = p, gradient, state["exp_avg"], state["exp_avg_sq"]
         squares = [
             self._direction(*(t.view(-1)[start:stop] for t in tensors), group["betas"], scalars)
-            for _, start, stop in segments
+            for _, start, stop in self._segments(p)
         ]
-        lr = torch.as_tensor(group["lr"], dtype=p.dtype)
-        rates = lr * self._trust(squares, shard).to(p.dtype)
-        ema, share = state.get(EMA), 1 - self.defaults.get(EMA, 0.0)
-        for (_, start, stop), rate in zip(segments, rates.unbind(), strict=True):
-            pieces = [None if t is None else t.view(-1)[start:stop] for t in (p, gradient, ema)]
-            self._apply(*pieces, rate, share)
+        empty = torch.zeros(2, 0, dtype=torch.float64, device=p.device)
+        return torch.stack(squares, dim=1) if squares else empty
 
-    def _trust(self, sums: Sequence[Tensor], shard: Shard | None) -> Tensor:
-        """Trust ratios of the parameters that the segments are of, float64 (segments,)."""
-        if shard is None:
-            squares = torch.stack(list(sums), dim=1)
-        else:
-            whole = shard.slots.new_zeros(2, shard.parameters, dtype=torch.float64)
-            if sums:
-                whole.index_copy_(1, shard.slots, torch.stack(list(sums), dim=1))
-            squares = shard.total(whole).index_select(1, shard.slots)
+    def _segments(self, p: Tensor) -> tuple[Segment, ...]:
+        shard = self.shards.get(p)
+        return (Segment(0, 0, p.numel()),) if shard is None else shard.segments
+
+    def _totals(self, sharded: dict[Tensor, Tensor]) -> None:
+        """Make sums over this rank's segments those over whole parameters, in place: one collective
+        for all tensors that share one."""
+        together: dict[Callable[[Tensor], Tensor], list[Tensor]] = {}
+        for p in sharded:
+            together.setdefault(self.shards[p].total, []).append(p)
+        for total, tensors in together.items():
+            slots = torch.cat([self.shards[p].slots for p in tensors])
+            squares = torch.cat([sharded[p] for p in tensors], dim=1)
+            whole = squares.new_zeros(2, self.shards[tensors[0]].parameters)
+            squares = total(whole.index_copy_(1, slots, squares)).index_select(1, slots)
+            pieces = squares.split([sharded[p].shape[1] for p in tensors], dim=1)
+            sharded.update(zip(tensors, pieces, strict=True))
+
+    def _move(self, p: Tensor, lr: float, squares: Tensor) -> None:
+        """Take a step in the direction that lies in the gradient, scaled by the trust ratios that
+        follow from whole parameters' sums of squares (2, segments)."""
         weight, change = squares.sqrt()
-        return torch.where((weight > 0) & (change > 0), weight / change, 1.0)
+        trust = torch.where((weight > 0) & (change > 0), weight / change, 1.0)
+        rates = torch.as_tensor(lr, dtype=p.dtype) * trust.to(p.dtype)
+        ema, share = self.state[p].get(EMA), 1 - self.defaults.get(EMA, 0.0)
+        for (_, start, stop), rate in zip(self._segments(p), rates.unbind(), strict=True):
+            pieces = [None if t is None else t.view(-1)[start:stop] for t in (p, p.grad, ema)]
+            self._apply(*pieces, rate, share)
 
     def _step_plain(
         self, stepped: list[Tensor], group: dict[str, Any], corrections: tuple[float, float]

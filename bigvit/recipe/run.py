@@ -10,9 +10,13 @@ from bigvit.recipe.recipe import Recipe
 __all__ = ["Command", "Run"]
 
 Count = Annotated[T, Bound(1, 10**9)]
+Tracker = Literal["wandb", "mlflow", "trackio", "comet_ml", "dvclive", "aim"]
 Jump = Annotated[float | None, Bound(1.0, 1e9, above=True)]
 Seconds = Annotated[float, Bound(1.0, 86_400.0)]  # to a day
 Minutes = Annotated[float | None, Bound(0.0, 5_256_000.0, above=True)]  # to ten years
+
+USUAL = {"deepspeed": "zero1", "fsdp2": "full", "fairscale": "oss", "single": ""}
+"""What `--sharding` is where it is left out, by engine."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,10 @@ class Run:
     init_grid: Side[tuple[int, int] | None] = None
     bad_images: Share[float] = 0.001  # share of unreadable images at which the run stops
     resume: str | None = None  # 'auto' (the newest checkpoint of the run folder, if any) or a path
-    engine: Literal["deepspeed", "single"] = "deepspeed"  # single: one plain, unsharded process
-    sharding: str = "zero1"  # name in ds_configs/, or the path of a DeepSpeed JSON
+    # single: one plain, unsharded process
+    engine: Literal["deepspeed", "fsdp2", "fairscale", "single"] = "deepspeed"
+    # name in ds_configs/ or path of a DeepSpeed JSON; full, grads, node; oss, sdp; None: the first
+    sharding: str | None = None
     # images a rank computes at once; None: the batch over the ranks
     micro_batch: Batch[int | None] = None
     # share of the blocks recomputed in backward; 1 for all
@@ -38,6 +44,7 @@ class Run:
     # data processes a rank; None: what the cores allow, 12 at most
     workers: Workers[int | None] = None
     log_every: Count[int] = 10  # updates between log lines
+    tracker: tuple[Tracker, ...] = ()  # experiment trackers that are told what is logged
     log_norms: bool = False  # also log norms of gradients, weights and LayerScales, by block
     loss_jump: Jump = None  # stop before an update whose loss is this many times the mean
     evaluate_every: Count[int] = 1  # epochs between evaluations; the last epoch is always evaluated
@@ -54,6 +61,11 @@ class Run:
     stop_after: Length[int | None] = None
     timeout: Seconds = 600.0  # seconds after which a rank that does not answer ends the run
     max_minutes: Minutes = None  # stop after this time as on request, the start included
+
+    @property
+    def arrangement(self) -> str:
+        """The name of the sharding; of the engine's usual one where none was given."""
+        return self.sharding or USUAL[self.engine]
 
 
 @dataclass(frozen=True)

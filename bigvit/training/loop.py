@@ -97,7 +97,7 @@ def run(
         index,
         options.background_save,
     )
-    progress = Progress(recipe, first, folder, due)
+    progress = Progress(recipe, first, folder, due, options.tracker)
     progress.classes(train_set.classes)
     try:
         training = Training(

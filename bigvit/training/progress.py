@@ -16,6 +16,7 @@ from bigvit.checkpoint.run import CLASSES
 from bigvit.engines.engine import StepInfo
 from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
+from bigvit.recipe.store import to_json
 from bigvit.training.beside import Beside
 from bigvit.training.board import Board
 from bigvit.training.run_folder import RunFolder
@@ -32,12 +33,18 @@ class Progress:
     """A bar on a terminal, plain lines elsewhere, and a line of metrics.jsonl in any case."""
 
     def __init__(
-        self, recipe: Recipe, first: Place, folder: RunFolder | None, evaluation_due: bool = False
+        self,
+        recipe: Recipe,
+        first: Place,
+        folder: RunFolder | None,
+        evaluation_due: bool = False,
+        trackers: Sequence[str] = (),
     ) -> None:
         """The run goes on from a place, an evaluation there included where it is due."""
         self.recipe, self.folder = recipe, folder
         self.bar: tqdm[Any] | None = None
         self.beside = Beside(self.say)
+        self.trackers: list[Any] = []
         self._begin(first)
         if folder is None:
             return
@@ -49,6 +56,11 @@ class Progress:
         self.beside.write(folder.metrics.name, forget)
         folder.update = first.update
         self._status(folder)
+        if trackers:
+            from bigvit.training.trackers import Tracker  # slow
+
+            told = to_json(recipe), self.say
+            self.trackers = [Tracker(kind, folder.path, *told) for kind in trackers]
 
     def _begin(self, place: Place) -> None:
         """Start to measure anew, after what was not training."""
@@ -106,6 +118,8 @@ class Progress:
         drawn = [("epoch", epoch), *_scalars(measured)]
         write = partial(self.board.add, drawn, place.batch, time.time())
         self.beside.write("TensorBoard's log", write)
+        for tracker in self.trackers:
+            tracker.add((place.batch, int(kind == metrics.EVALUATION)), dict(drawn))
 
     def _status(self, folder: RunFolder) -> None:
         self.beside.write("status.json", folder.write_status, kept=1)
@@ -183,6 +197,8 @@ class Progress:
             self.bar.close()
             self.bar = None
         self.beside.close()
+        for tracker in self.trackers:
+            tracker.close()
 
 
 def _scalars(measured: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:

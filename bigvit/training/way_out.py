@@ -36,16 +36,24 @@ def _ways(command: Command, layout: Layout, place: str) -> list[str]:
     return [*ways, _sharding(run, layout.world)]
 
 
+LESS = {"grads": "full", "node": "full", "full": "full_offload", "oss": "sdp"}
+"""Of the other engines' arrangements, the next that keeps less on each device."""
+
+
 def _sharding(run: Run, world: int) -> str:
     """The next arrangement that keeps less of the state on each device."""
-    config = read_sharding(run.sharding)
-    stage = stage_of(config)
+    now = run.arrangement
     if run.engine == "single":
         return "--engine deepspeed"
+    if run.engine != "deepspeed":
+        less = f"--sharding {LESS[now]} ({now} now)" if now in LESS else "more GPUs"
+        return "--engine fsdp2" if now == "sdp" else less
+    config = read_sharding(now)
+    stage = stage_of(config)
     if offloads(config):
         return "more GPUs"
     if world > 1 and stage < (2 if run.compile else 3):
         name = f"zero{stage + 1}"
     else:
         name = "zero3_offload" if stage == 3 else "zero2_offload"
-    return f"--sharding {name} ({run.sharding} now)"
+    return f"--sharding {name} ({now} now)"

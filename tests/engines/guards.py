@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import lamb
 import tiny
 import torch
-from launched import changed_losses, train, whole
+from launched import Way, changed_losses, options, train, whole
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from bigvit.checkpoint.save import Saver
 from bigvit.data.loader import train_batches
@@ -24,10 +25,11 @@ from bigvit.engines.engine import NotFinite
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Recipe, Run
 from bigvit.recipe.store import to_json
-from bigvit.task import Task
+from bigvit.task import DTYPES, Task
 from bigvit.training.loop import _given
 from bigvit.training.loss_guard import LossGuard, LossJumped
 
+Ways = Sequence[Way]
 STAGES = (0, 1, 2, 3)
 PRECISIONS = ("fp32", "bf16")
 NORMED = ("stage 0", "stage 1", "stage 2", "stage 3", "stage 2, offloaded", "stage 3, offloaded")
@@ -50,17 +52,17 @@ def digests(weights: Mapping[str, Tensor]) -> dict[str, str]:
     }
 
 
-def initial_weights(ranks: Ranks, folder: Path) -> None:
+def initial_weights(ranks: Ranks, folder: Path, ways: Ways = STAGES) -> None:
     """Digests of the initial weights at every stage, in float32 and bf16; and what is computed
     with at first, which in bf16 is those rounded."""
     found: dict[str, Any] = {}
     for precision in PRECISIONS:
         recipe = replace(tiny.lamb, precision=precision)
-        for stage in STAGES:
+        for way in ways:
             layout = tiny.cut(recipe, ranks.world)
-            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
-            found[f"{precision} {stage}"] = digests(whole(engine, ranks))
-            found[f"working {precision} {stage}"] = _working(engine.task)
+            engine = build_engine(recipe, Run(**options(way)), layout, ranks)
+            found[f"{precision} {way}"] = digests(whole(engine, ranks))
+            found[f"working {precision} {way}"] = _working(engine.task)
     _write(ranks, folder / f"initial_weights_{ranks.world}.json", found)
 
 
@@ -68,12 +70,16 @@ def _working(task: Task) -> dict[str, str]:
     """Digests of the weights that are computed with, gathered where they lie in pieces."""
     import deepspeed
 
-    parameters = list(task.parameters())
+    dtype, parameters = DTYPES[task.recipe.precision], list(task.parameters())
     with deepspeed.zero.GatheredParameters(parameters, enabled=hasattr(parameters[0], "ds_id")):
-        return digests({name: p.detach().float() for name, p in task.named_parameters()})
+        gathered = {
+            name: p.full_tensor().to(dtype) if isinstance(p, DTensor) else p
+            for name, p in task.named_parameters()
+        }
+        return digests({name: p.detach().float() for name, p in gathered.items()})
 
 
-def given_weights(ranks: Ranks, folder: Path) -> None:
+def given_weights(ranks: Ranks, folder: Path, ways: Ways = STAGES) -> None:
     """Weights given by --init, at every stage in bf16: they are not multiples of its steps."""
     source = build_engine(
         replace(tiny.lamb, seed=7), Run(sharding="zero1"), tiny.cut(tiny.lamb, ranks.world), ranks
@@ -84,11 +90,11 @@ def given_weights(ranks: Ranks, folder: Path) -> None:
     checkpoint = saver.save(1)
     found: dict[str, Any] = {"given": digests(whole(source, ranks))}
     recipe = replace(tiny.lamb, precision="bf16", starts_from="another")
-    for stage in STAGES:
-        command = Command("given", recipe, Run(init=str(checkpoint), sharding=f"zero{stage}"), ())
+    for way in ways:
+        command = Command("given", recipe, Run(init=str(checkpoint), **options(way)), ())
         layout = tiny.cut(recipe, ranks.world)
         engine = build_engine(recipe, command.run, layout, ranks, _given(command, ranks, print))
-        found[str(stage)] = digests(whole(engine, ranks))
+        found[str(way)] = digests(whole(engine, ranks))
     _write(ranks, folder / "given_weights.json", found)
 
 
@@ -132,17 +138,17 @@ def held(ranks: Ranks, folder: Path) -> None:
     _write(ranks, folder / "held.json", found)
 
 
-def jumped(ranks: Ranks, folder: Path) -> None:
+def jumped(ranks: Ranks, folder: Path, ways: Ways = STAGES) -> None:
     """A loss that jumps on the last rank alone, and one that is infinite there while its gradient
     is not: every rank stops, and no weight, moment or average has changed."""
     found: dict[str, Any] = {}
     for precision in PRECISIONS:
         recipe = replace(tiny.lamb, precision=precision)
         recipe = replace(recipe, model=replace(recipe.model, depth=1))
-        for stage in STAGES:
+        for way in ways:
             for what, change in (("jump", twenty_times), ("infinite", infinite)):
                 layout = tiny.cut(recipe, ranks.world)
-                engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
+                engine = build_engine(recipe, Run(**options(way)), layout, ranks)
                 draws, prepare = engine.task.draws, Prepare(recipe, ranks.device)
                 source = DigitsSource("train")
                 batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, draws)
@@ -164,7 +170,7 @@ def jumped(ranks: Ranks, folder: Path) -> None:
                 same = same and working == _working(engine.task)
                 said = ranks.sum(torch.tensor(int(outcome != "went on"))).item()
                 unchanged = not ranks.agree(not same)
-                found[f"{what} {precision} {stage}"] = [outcome, said == ranks.world, unchanged]
+                found[f"{what} {precision} {way}"] = [outcome, said == ranks.world, unchanged]
     _write(ranks, folder / "jumped.json", found)
 
 
@@ -172,20 +178,17 @@ def norms(ranks: Ranks, folder: Path) -> None:
     """Short runs whose norms by block are logged."""
     for name in NORMED:
         layout = tiny.cut(tiny.lamb, ranks.world)
-        options = {
-            "sharding": lamb.sharding(ranks, folder, name),
-            "micro_batch": layout.micro_batch,
-        }
-        path = folder / f"norms {name}"
-        train(ranks, path, tiny.lamb, log_norms=True, stop_after=NORMED_UPDATES, **options)
+        path, sharding = folder / f"norms {name}", lamb.sharding(ranks, folder, name)
+        more = {"log_norms": True, "stop_after": NORMED_UPDATES, "sharding": sharding}
+        train(ranks, path, tiny.lamb, micro_batch=layout.micro_batch, **more)
 
 
-def averages(ranks: Ranks, folder: Path) -> None:
+def averages(ranks: Ranks, folder: Path, ways: Ways = STAGES) -> None:
     """The average in the place of the weights, and the weights after it."""
     found: dict[str, Any] = {}
-    for stage in STAGES:
+    for way in ways:
         layout = tiny.cut(average, ranks.world)
-        engine = build_engine(average, Run(sharding=f"zero{stage}"), layout, ranks)
+        engine = build_engine(average, Run(**options(way)), layout, ranks)
         draws, prepare = engine.task.draws, Prepare(average, ranks.device)
         batches = train_batches(DigitsSource("train"), average, layout, ranks.rank, 0, 0, draws)
         for _ in range(2):
@@ -212,7 +215,7 @@ def averages(ranks: Ranks, folder: Path) -> None:
             "so are scalars": scalars == engine.scalars(),
         }
         wrong = ranks.sum(torch.tensor([not right for right in checks.values()]).int())
-        found[str(stage)] = dict(zip(checks, wrong.tolist(), strict=True))
+        found[str(way)] = dict(zip(checks, wrong.tolist(), strict=True))
     _write(ranks, folder / "averages.json", found)
 
 

@@ -20,6 +20,16 @@ from bigvit.training.loop import run
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.start import plan_start
 
+Way = int | str
+"""A ZeRO stage, or "ENGINE SHARDING"."""
+
+
+def options(way: Way) -> dict[str, Any]:
+    """What a `Run` is told of engine and sharding."""
+    if isinstance(way, int):
+        return {"sharding": f"zero{way}"}
+    return dict(zip(("engine", "sharding"), way.split(), strict=True))
+
 
 def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:
     """One run of the recipe, as `scripts/train.py` does it after its checks."""

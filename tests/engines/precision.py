@@ -2,7 +2,7 @@
 refusal is lifted here, and only here."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import tiny
 import torch
 from deepspeed.accelerator import get_accelerator
-from launched import InfiniteGradient, changed_losses, train
+from launched import InfiniteGradient, Way, changed_losses, options, train
 
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
@@ -36,17 +36,18 @@ recipe = replace(
 )
 
 
-def fp16(ranks: Ranks, folder: Path) -> None:
+def fp16(
+    ranks: Ranks, folder: Path, ways: Sequence[Way] = STAGES, resumed: Sequence[Way] = RESUMED
+) -> None:
     """fp16 at every stage; at some stopped and resumed, with an overflow before the stop."""
     with _allowed(), _overflowing({OVERFLOWS}, ranks):
-        for stage in STAGES:
-            path, sharding = folder / f"fp16_{stage}", f"zero{stage}"
-            options = {"sharding": sharding, "micro_batch": recipe.batch_size // ranks.world}
-            train(ranks, path, recipe, **options)
-            if stage in RESUMED:
-                path = folder / f"fp16_halves_{stage}"
-                train(ranks, path, recipe, stop_after=tiny.STOP, **options)
-                train(ranks, path, recipe, resume="auto", **options)
+        for way in ways:
+            more = {"micro_batch": recipe.batch_size // ranks.world, **options(way)}
+            train(ranks, folder / f"fp16_{way}", recipe, **more)
+            if way in resumed:
+                path = folder / f"fp16_halves_{way}"
+                train(ranks, path, recipe, stop_after=tiny.STOP, **more)
+                train(ranks, path, recipe, resume="auto", **more)
 
 
 def fp16_not_a_number(ranks: Ranks, folder: Path) -> None:

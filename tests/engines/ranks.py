@@ -21,10 +21,12 @@ import chain  # noqa: E402
 import guards  # noqa: E402
 import lamb  # noqa: E402
 import localization  # noqa: E402
+import others  # noqa: E402
 import precision  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
-from launched import InfiniteGradient, one_at_a_time, train  # noqa: E402
+import traps  # noqa: E402
+from launched import InfiniteGradient, one_at_a_time, options, train  # noqa: E402
 from launched import whole as whole_of  # noqa: E402
 
 from bigvit.data.sources import DigitsSource  # noqa: E402
@@ -106,15 +108,15 @@ def other_world(ranks: Ranks, folder: Path) -> None:
     train(ranks, path, tiny.adamw, sharding="zero3", resume="auto")
 
 
-def counts(ranks: Ranks, folder: Path) -> None:
-    """Evaluation of 103 images, at stages that hold whole and sharded weights."""
+def counts(ranks: Ranks, folder: Path, ways: guards.Ways = (0, 3)) -> None:
+    """Evaluation of 103 images, where weights are whole, and sharded."""
     found = {}
-    for stage in (0, 3):
+    for way in ways:
         layout = tiny.cut(tiny.adamw, ranks.world)
-        engine = build_engine(tiny.adamw, Run(sharding=f"zero{stage}"), layout, ranks)
+        engine = build_engine(tiny.adamw, Run(**options(way)), layout, ranks)
         source = DigitsSource("test")
         source.images, source.targets = source.images[:103], source.targets[:103]
-        found[stage] = evaluate(engine.predict, source, tiny.adamw.data, 10, ranks).as_json()
+        found[str(way)] = evaluate(engine.predict, source, tiny.adamw.data, 10, ranks).as_json()
     if ranks.rank == 0:
         (folder / f"counts_{ranks.world}.json").write_text(json.dumps(found))
 
@@ -135,16 +137,16 @@ def agree_on_error(ranks: Ranks, folder: Path) -> None:
         (folder / "agree_on_error.json").write_text(json.dumps(found))
 
 
-def not_finite(ranks: Ranks, folder: Path) -> None:
+def not_finite(ranks: Ranks, folder: Path, ways: guards.Ways = STAGES) -> None:
     """An infinite gradient on the last rank alone: every rank stops, no weight has changed."""
     from bigvit.data.loader import train_batches
     from bigvit.data.prepare import Prepare
 
     found: dict[str, object] = {}
     for recipe in (tiny.adamw, tiny.bf16):
-        for stage in STAGES:
+        for way in ways:
             layout = tiny.cut(recipe, ranks.world)
-            engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
+            engine = build_engine(recipe, Run(**options(way)), layout, ranks)
             source = DigitsSource("train")
             batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, engine.task.draws)
             prepare = Prepare(recipe, ranks.device)
@@ -162,7 +164,7 @@ def not_finite(ranks: Ranks, folder: Path) -> None:
             after = [part.view for part in engine.slices()]
             same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
             unchanged = not ranks.agree(not same)
-            found[f"{recipe.precision} {stage}"] = [outcome, unchanged]
+            found[f"{recipe.precision} {way}"] = [outcome, unchanged]
             if hook is not None:
                 hook.remove()
     if ranks.rank == 0:
@@ -172,6 +174,12 @@ def not_finite(ranks: Ranks, folder: Path) -> None:
 def _blow_up(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
     """The same output, with an infinite gradient."""
     return InfiniteGradient.apply(output)  # pyright: ignore[reportReturnType]
+
+
+def others_ranks(ranks: Ranks, folder: Path) -> None:
+    """What DeepSpeed's stages show above."""
+    counts(ranks, folder, others.EACH)
+    not_finite(ranks, folder, others.WAYS)
 
 
 SCENARIOS = {
@@ -197,7 +205,10 @@ SCENARIOS = {
         *guards.SCENARIOS,
         *lamb.SCENARIOS,
         *localization.SCENARIOS,
+        *others.SCENARIOS,
+        others_ranks,
         *precision.SCENARIOS,
+        *traps.SCENARIOS,
     )
 }
 

@@ -46,9 +46,9 @@ def test_the_yardsticks_are_what_other_orders_of_summation_show(single, single_s
 def test_single_equals_timms_lamb_clipped_outside(single):
     def change(engine: SingleEngine) -> None:
         values = {"eps": tiny.lamb.optim.eps, "max_grad_norm": None}
-        groups = engine.optimizer.param_groups
+        groups = engine.masters.optimizer.param_groups
         theirs = TimmLamb([{**group} for group in groups], lr=0.0, **values)
-        engine.optimizer = theirs
+        engine.masters.optimizer = theirs
 
     found = train_single(tiny.lamb, change=change)[0]
     weights = {name: w for name, w in single.items() if not name.startswith("ema ")}

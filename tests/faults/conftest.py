@@ -7,7 +7,7 @@ import pytest
 
 from bigvit.train import main
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "engines")]
 from small import TINY  # noqa: E402
 
 

@@ -206,17 +206,19 @@ class Hosts:
         address = ("--master_addr", ADDRESSES["n1"], "--master_port", free_port())
         return ["deepspeed", "--hostfile", "hosts", *address, "--no_ssh_check"]
 
-    def warm(self, warm: Any, script: Path, *args: object, **variables: str) -> "Warmed":
-        """A rank on each host, forked by the warm process in the place of pdsh, ssh and imports."""
+    def warm(
+        self, warm: Any, script: Path, *args: object, each: int = 1, **variables: str
+    ) -> "Warmed":
+        """Ranks on each host, forked by the warm process in the place of pdsh, ssh and imports."""
         meeting = {"MASTER_ADDR": ADDRESSES["n1"], "MASTER_PORT": str(free_port())}
         started: dict[str, Any] = {}
-        for rank, name in enumerate(NAMES):
+        for host, name in enumerate(NAMES):
             spaces = [f"/proc/{self.daemons[name].pid}/ns/{kind}" for kind in ("net", "uts", "mnt")]
             started[name] = warm.start(
-                2,
+                each * len(NAMES),
                 script,
                 *args,
-                here=[rank],
+                here=list(range(each * host, each * (host + 1))),
                 cwd=self.folder,
                 environment={**self.environment(), **meeting, **variables},
                 namespaces=spaces,

@@ -146,8 +146,12 @@ def test_ranks_that_do_not_come_are_named(hosts, tmp_path):
         assert said == f"error: {status['reason']}"[: len(said)]
 
 
-def test_a_cut_link_ends_both_sides_and_names_the_ranks(hosts, start):
-    ranks, run = start("--timeout", 6)
+@pytest.mark.parametrize(
+    "engine",
+    ["deepspeed", *(pytest.param(e, marks=pytest.mark.slow) for e in ("fsdp2", "fairscale"))],
+)
+def test_a_cut_link_ends_both_sides_and_names_the_ranks(hosts, start, engine):
+    ranks, run = start("--timeout", 6, "--engine", engine)
     began = time.monotonic()
     hosts.cut()
     try:

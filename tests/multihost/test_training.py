@@ -9,6 +9,7 @@ import pytest
 from reference import Reordered, distance
 
 from bigvit.checkpoint.load import read_weights
+from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.run import checkpoints_of
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
@@ -81,6 +82,18 @@ def test_a_hostfile_and_pdsh_train_as_one_process(hosts, single, tmp_path):
     assert "n1: " in said and "n2: " in said
     found = distance(weights_of(run), single)
     print(f"by pdsh: {found:.2e}, {found / YARDSTICK:.2f} yardsticks")
+    assert found <= ALLOWED * YARDSTICK
+
+
+def test_two_ranks_on_each_host_with_a_copy_of_the_model_each(hosts, single, warm, tmp_path):
+    run = tmp_path / "run"
+    engine = ("--engine", "fsdp2", "--sharding", "node")
+    ranks = hosts.warm(warm, *TRAIN, *OPTIONS, *engine, "--run-dir", run, each=2)
+    assert ranks.wait(180) == [0, 0], ranks.output
+    saved = read_manifest(checkpoints_of(run)[-1])
+    assert len({piece.file for piece in saved.pieces}) == 2  # the first host writes its copy
+    found = distance(weights_of(run), single)
+    print(f"fsdp2 node, 2 x 2 ranks: {found:.2e}, {found / YARDSTICK:.2f} yardsticks")
     assert found <= ALLOWED * YARDSTICK
 
 

@@ -311,11 +311,11 @@ def test_slices_and_scalars_are_all_there_is_to_resume(
 
 def test_lr_scale_of_a_group_multiplies_the_rate(tiny: Recipe, batches: Batches):
     engine = engine_for(tiny)
-    still = engine.optimizer.param_groups[0]
+    still = engine.masters.optimizer.param_groups[0]
     still["lr_scale"] = 0.0
     before = slices(engine, "weight")
     engine.update(PREPARE.later(next(batches(tiny, 1))), LR)
     for name, w in slices(engine, "weight").items():
         decayed = any(p is dict(engine.task.named_parameters())[name] for p in still["params"])
         assert torch.equal(w, before[name]) == decayed, name
-    assert [group["lr"] for group in engine.optimizer.param_groups] == [0.0, LR]
+    assert [group["lr"] for group in engine.masters.optimizer.param_groups] == [0.0, LR]

@@ -56,6 +56,10 @@ def test_an_evaluation_recomputes_nothing() -> None:
         (2, {"sharding": "zero3_offload"}, "more GPUs"),
         (1, {}, "--sharding zero2_offload (zero1 now)"),  # one rank has nobody to share with
         (1, {"engine": "single"}, "--engine deepspeed"),
+        (2, {"engine": "fsdp2"}, "--sharding full_offload (full now)"),
+        (2, {"engine": "fsdp2", "sharding": "node_offload"}, "more GPUs"),
+        (2, {"engine": "fairscale"}, "--sharding sdp (oss now)"),
+        (2, {"engine": "fairscale", "sharding": "sdp"}, "--engine fsdp2"),
     ],
 )
 def test_at_the_start_there_is_state_alone(world: int, options: dict[str, Any], way: str) -> None:

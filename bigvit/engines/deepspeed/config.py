@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit import ds_configs
+from bigvit.engines.arrangement import NAMED
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.recipe.bounds import Bound, shown
 from bigvit.recipe.words import read_json
@@ -100,6 +101,8 @@ def read_sharding(sharding: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError):
         near = difflib.get_close_matches(sharding, named, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
+        for engine, theirs in NAMED.items():
+            hint = f"{sharding} is one of --engine {engine}; " if sharding in theirs else hint
         raise ValueError(
             f"--sharding {shown(sharding)}: no such name or readable file; {hint}"
             f"the names are {', '.join(named)}, or give the path of a DeepSpeed JSON"
@@ -128,7 +131,7 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
     Raises:
         ValueError: the file contradicts the recipe, or holds a key that changes a result.
     """
-    where = f"--sharding {run.sharding}: "
+    where = f"--sharding {run.arrangement}: "
     filled: dict[str, Any] = {  # a file may repeat these, or say "auto"
         "train_batch_size": recipe.batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch,
@@ -141,7 +144,7 @@ def deepspeed_config(recipe: Recipe, layout: Layout, run: Run) -> dict[str, Any]
         "data_types": {"grad_accum_dtype": recipe.gradient_precision},
     }
     config: dict[str, Any] = {"steps_per_print": 2**31 - 1}  # our log says it
-    for key, value in read_sharding(run.sharding).items():
+    for key, value in read_sharding(run.arrangement).items():
         if key in ALLOWED:
             config[key] = _value(f"{where}{key}", value, ALLOWED[key])
         elif key not in filled:

@@ -15,15 +15,14 @@ from bigvit import optim
 from bigvit.engines.deepspeed import inside
 from bigvit.engines.deepspeed.config import offloads, stage_of
 from bigvit.engines.engine import (
-    GRADIENT,
     BuildTask,
     Check,
-    NotFinite,
     Pending,
     Slice,
     StepInfo,
+    average_statistics,
     mean_losses,
-    not_finite,
+    sound,
 )
 from bigvit.engines.loss_scale import LossScale
 from bigvit.engines.norms import Squares
@@ -76,7 +75,7 @@ class DeepSpeedEngine:
         losses.append(self._backward(micro[-1]))
         total = mean_losses(losses)
         dist.all_reduce(total)  # not finite on one rank is not finite on all
-        self.inside.average_statistics()
+        average_statistics(self.inside.statistics, self.ranks)
         self.losses = dict(zip(self.task.names, (total / self.ranks.world).unbind(), strict=True))
         if check is not None:
             check(sum(map(float, self.losses.values())))
@@ -89,7 +88,7 @@ class DeepSpeedEngine:
         if applied:
             self.loss_scale.succeeded()
         else:
-            self._refuse()
+            self.loss_scale.overflowed(self.losses)
         found = None
         if self.squares is not None and applied:
             found = self.squares.by_block(self.ranks, float(norm), self.clip_norm)
@@ -98,27 +97,15 @@ class DeepSpeedEngine:
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # stage 0 in float32 is the one that DeepSpeed lets through with a gradient not finite
         if self.inside.plain and not math.isfinite(self.inside.grad_norm()):
-            self._refuse()
+            self.loss_scale.overflowed(self.losses)
         self.inside.clip(optimizer)
         if self.squares is not None:
             self.inside.count(self.squares, optimizer)
 
-    def _refuse(self) -> None:
-        """Say what was not finite; or that an fp16 gradient was, which is skipped."""
-        if error := not_finite({name: float(loss) for name, loss in self.losses.items()}):
-            raise error
-        if not self.loss_scale.enabled:
-            raise NotFinite(GRADIENT)
-        self.loss_scale.overflowed()
-
     def _backward(self, inputs: Pending) -> dict[str, Tensor]:
         self.ranks.went_on()
         losses = self.engine(inputs())
-        loss = torch.stack(list(losses.values())).sum()
-        # a loss that is not finite makes its gradient so too, which the norm shows: nobody has to
-        # wait for the device to look at it
-        sound = torch.where(loss.detach().isfinite(), 1.0, torch.nan)
-        self.engine.backward(self.inside.scaled(loss * sound))
+        self.engine.backward(self.inside.scaled(sound(losses)))
         return losses
 
     @torch.no_grad()

@@ -224,15 +224,6 @@ class Inside:
             factor = 1.0 / ((norm + 1e-6) / self.clip_norm).clamp(min=1)
         torch._foreach_mul_(gradients, factor)
 
-    def average_statistics(self) -> None:
-        """Every rank has seen other images: buffers become their means over ranks. Collective."""
-        if buffers := list(self.statistics.values()):
-            flat = torch.cat([buffer.view(-1) for buffer in buffers])
-            dist.all_reduce(flat)
-            means = (flat / self.ranks.world).split([buffer.numel() for buffer in buffers])
-            for buffer, mean in zip(buffers, means, strict=True):
-                buffer.copy_(mean.view_as(buffer))
-
     @property
     def overflow(self) -> bool:
         """Whether DeepSpeed skipped the last update, as its gradient was not finite."""

@@ -1,0 +1,166 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+"""torch's own sharding: `fully_shard` (FSDP2), a block at a time."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from accelerate import init_empty_weights
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+
+from bigvit.engines.arrangement import Arrangement
+from bigvit.engines.engine import (
+    BuildTask,
+    Check,
+    Pending,
+    Slice,
+    StepInfo,
+    average_statistics,
+    backward,
+    mean_losses,
+)
+from bigvit.engines.masters import Master, Masters
+from bigvit.ranks.joining import Ranks
+from bigvit.ranks.launched import launched
+from bigvit.recipe import Recipe
+from bigvit.task import DTYPES
+
+
+class FSDP2Engine:
+    """A task whose every block, and what is left of it, is cut over the ranks along its weights'
+    first dimension. The pieces are the full-precision weights; what is gathered of them to compute
+    with is in the recipe's precision. Gradients of micro-batches are added up in float32, whatever
+    they are reduced in.
+    """
+
+    def __init__(
+        self, build: BuildTask, recipe: Recipe, arrangement: Arrangement, ranks: Ranks
+    ) -> None:
+        """Build the task without memory, cut it, and make room for this rank's pieces: no rank
+        ever holds more of it than a block."""
+        self.ranks, self.arrangement = ranks, arrangement
+        with init_empty_weights(include_buffers=False):
+            self.task = build()
+        self.mesh = _mesh(ranks, arrangement.within_hosts)
+        offload, pinned = arrangement.offload, ranks.device.type != "cpu"
+        policy: dict[str, Any] = {
+            "mesh": self.mesh,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=DTYPES[recipe.precision],
+                reduce_dtype=DTYPES[recipe.gradient_precision],
+                cast_forward_inputs=False,  # targets stay as they are; the task casts its images
+            ),
+            "offload_policy": CPUOffloadPolicy(pinned) if offload else OffloadPolicy(),
+            "reshard_after_forward": not arrangement.whole_weights,
+        }
+        for block in self.task.model.all_blocks():
+            fully_shard(block, **policy)
+            block.register_forward_pre_hook(_own_copy)  # after torch's
+        fully_shard(self.task, **policy)
+        where = torch.device("cpu") if offload else ranks.device
+        self.task._apply(
+            lambda t: torch.empty_like(t, device=where) if t.is_meta else t.to(ranks.device)
+        )
+        self.modules = [m for m in self.task.modules() if isinstance(m, FSDPModule)]
+        self.statistics = self.task.statistics()
+        self.masters = Masters(list(self._held()), self.task, recipe, ranks, self._total)
+
+    def _held(self) -> Iterator[Master]:
+        """This rank's pieces: of each weight, rows of its first dimension."""
+        shards, rank = self.mesh.size(-1), self.mesh.get_local_rank(-1)
+        writer = self.mesh.ndim == 1 or self.mesh.get_local_rank(0) == 0
+        for name, p in self._sharded():
+            rows = -(-p.shape[0] // shards)  # of all ranks but the last ones, which have fewer
+            start = min(rank * rows, p.shape[0]) * p.shape[1:].numel()
+            weight = nn.Parameter(p.to_local(), p.requires_grad)
+            yield Master(name, tuple(p.shape), start, weight, writer)
+
+    def _sharded(self) -> Iterator[tuple[str, DTensor]]:
+        for name, p in self.task.named_parameters():
+            assert isinstance(p, DTensor), name
+            yield name, p
+
+    def _total(self, values: Tensor) -> Tensor:
+        """The sum over the ranks that hold other pieces."""
+        summed = values.to(self.ranks.device)
+        dist.all_reduce(summed, group=self.mesh.get_group(-1))
+        return summed.to(values.device)
+
+    def update(
+        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
+    ) -> StepInfo:
+        named: list[dict[str, Tensor]] = []
+        for i, inputs in enumerate(micro):
+            self.ranks.went_on()
+            self._next(last=i + 1 == len(micro))
+            scale = self.masters.loss_scale.scale
+            named.append(backward(self.task(inputs()), scale, len(micro)))
+        total = mean_losses(named)
+        dist.all_reduce(total)
+        average_statistics(self.statistics, self.ranks)
+        losses = dict(zip(self.task.names, (total / self.ranks.world).unbind(), strict=True))
+        gradients = {
+            name: None if p.grad is None else cast(DTensor, p.grad).to_local()
+            for name, p in self._sharded()
+        }
+        for p in self.task.parameters():
+            p.grad = None
+        return self.masters.update(losses, gradients, lr, check, norms)
+
+    def _next(self, last: bool) -> None:
+        """Prepare for a micro-batch: what is sent once an update is sent with the last one."""
+        self.root.set_is_last_backward(last)
+        if self.mesh.ndim == 2:
+            self.root.set_requires_all_reduce(last)
+        if self.arrangement.whole_weights:
+            self.root.set_reshard_after_backward(last)
+
+    @property
+    def root(self) -> FSDPModule:
+        return cast(FSDPModule, self.task)
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        self.task.eval()
+        logits = self.task(images)["logits"]
+        self.task.train()
+        return logits
+
+    def slices(self) -> Iterator[Slice]:
+        return self.masters.slices()
+
+    def scalars(self) -> dict[str, Any]:
+        return self.masters.scalars()
+
+    def loaded(self, scalars: dict[str, Any]) -> None:
+        self.masters.loaded(scalars)
+        for module in self.modules:
+            module.reshard()  # what an evaluation has left gathered are other weights
+
+
+def _own_copy(_block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A block adds to its input in place. torch's hook hands it on as a view, made by a function of
+    its own that tells when the block's backward pass is done; and such a view must not change."""
+    x, *more = args
+    return (x.clone() if x.requires_grad else x, *more)
+
+
+def _mesh(ranks: Ranks, within_hosts: bool) -> DeviceMesh:
+    """All ranks in a row; or a row a host, each with a whole copy of the model."""
+    kind, here = ranks.device.type, launched().here or ranks.world
+    if not within_hosts:
+        return init_device_mesh(kind, (ranks.world,), mesh_dim_names=("shard",))
+    shape = ranks.world // here, here
+    return init_device_mesh(kind, shape, mesh_dim_names=("replicate", "shard"))
