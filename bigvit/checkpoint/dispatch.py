@@ -3,6 +3,7 @@
 rest is read from the checkpoint each time it is used."""
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,12 @@ def _dispatch(
             set_module_tensor_to_device(model, name, device, weights[name])
         elif place == "cpu":  # a GPU is given a copy each time
             weights.held[name] = weights[name]
-    # it warns of weights that are not there, which is what is wanted
+    # it warns of weights that are not there, and of a map's weights that belong to no part
     logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
     more: Any = {"state_dict": weights, "offload_index": {}, "force_hooks": True}
-    dispatch_model(model, devices, main, **more)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The following device_map keys", UserWarning)
+        dispatch_model(model, devices, main, **more)
 
 
 def _place(name: str, devices: Mapping[str, int | str]) -> int | str | None:

@@ -1,5 +1,5 @@
-"""A model that is larger than what it may take of memory: its logits are the usual ones, to the bit,
-and at no time is more of it there than is allowed."""
+"""A model that is larger than what it may take of memory: its logits are the usual ones to the
+bit, and at no time is more of it there than is allowed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 import torch
 from each import each_of
 from randomised import randomised
+from saving import save
 from torch import Tensor
 
 from bigvit.checkpoint.dispatch import GIB, dispatched
-from bigvit.checkpoint.save import Saver
 from bigvit.checkpoint.trained import trained
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import Ranks
@@ -58,15 +58,14 @@ def recipe_of(model: Model, precision: str = "fp32") -> Recipe:
 
 
 def saved(recipe: Recipe, folder: Path) -> Path:
-    """The run folder of a checkpoint whose average is not its weights."""
+    """A checkpoint whose average is not its weights."""
     engine = SingleEngine(lambda: _random(recipe), recipe, CPU)
     for part in engine.slices():
         if part.kind == "ema":
             part.view.mul_(0.9)
         if part.kind == "buffer":
             part.view.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(3))
-    Saver(engine, folder / "checkpoints", to_json(recipe), 1, background=False).save(5, 0)
-    return folder
+    return save(engine, folder, 5, to_json(recipe), keep=1)
 
 
 def _random(recipe: Recipe) -> Task:
@@ -91,9 +90,6 @@ def bytes_of(task: Task) -> int:
     return sum(weight.nbytes for weight in task.model.parameters())
 
 
-def least(path: Path, capsys: pytest.CaptureFixture[str]) -> None: ...
-
-
 SHARES = (0.0, 0.3, 0.7, 1.5)
 
 
@@ -101,7 +97,7 @@ SHARES = (0.0, 0.3, 0.7, 1.5)
 @each_of("name", MODELS)
 def test_every_model_has_the_same_logits_with_a_part_of_it_in_memory(name, precision, tmp_path):
     recipe = recipe_of(MODELS[name], precision)
-    path = saved(recipe, tmp_path)
+    path = saved(recipe, tmp_path / name)
     _, _, usual = trained(path)
     usual.to(DTYPES[precision])
     wanted = logits(usual)
