@@ -17,7 +17,6 @@ from bigvit.checkpoint.load import Stored
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.trained import Trained, looked_at
 from bigvit.checkpoint.weights import Given, fitted
-from bigvit.models import Backbone
 from bigvit.recipe import ImageSize
 from bigvit.task import DTYPES, Task
 
@@ -86,9 +85,7 @@ class Weights(Mapping[str, Tensor]):
         return len(self.types)
 
 
-def _dispatch(
-    model: Backbone, stored: Stored, held: dict[str, Tensor], memory: float | None
-) -> None:
+def _dispatch(model: Any, stored: Stored, held: dict[str, Tensor], memory: float | None) -> None:
     """Put a model without memory on the devices."""
     limits: dict[Any, int] = {
         device: int(FREE * free if memory is None else min(free, memory * GIB))
