@@ -131,6 +131,8 @@ def evaluate_checkpoint(
     crop_ratio: float | None = None,
     labels: Path | None = None,
     ema: bool = False,
+    dispatch: bool = False,
+    memory: float | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint, or a run folder's newest, in this process alone, and say which one it
     was.
@@ -144,18 +146,26 @@ def evaluate_checkpoint(
         crop_ratio: another crop ratio than the recipe's.
         ema: the average of the weights instead of them.
         labels: ReaL's real.json: for each image in the order of names, the classes that are right.
+        dispatch: for a model that is larger than a device's memory, as `dispatched` reads it.
+        memory: then, GiB of weights on each device; None for what is free.
 
     Raises:
         Damaged: no checkpoint is whole.
         ValueError: the data set is not there or not the recipe's, or a value does not fit.
     """
-    checkpoint, manifest, task = trained(path, image_size, ema, crop_ratio)
+    if dispatch:
+        from bigvit.checkpoint.dispatch import dispatched
+
+        checkpoint, manifest, task = dispatched(path, memory, image_size, ema, crop_ratio)
+    else:
+        checkpoint, manifest, task = trained(path, image_size, ema, crop_ratio)
     recipe = task.recipe
     test_set = open_source(recipe.data, "test", data_root)
     test_set, among, by = _by_the_runs_classes(test_set, checkpoint, recipe.data.classes)
     right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None
     ranks = alone()
-    task.to(ranks.device, DTYPES[recipe.precision])
+    if not dispatch:
+        task.to(ranks.device, DTYPES[recipe.precision])
     with torch.no_grad():
         processes = workers_for(workers)
         counts = evaluate(

@@ -1,8 +1,9 @@
 """Reading a checkpoint: at any number of ranks, stage and engine, as it is read."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +76,52 @@ def read_weights(
         Damaged: a file is not what was written; the message names it.
     """
     manifest = verify(folder, rank, world)
-    by_key = _by_key(manifest)
-    weights: dict[str, Tensor] = {}
-    with ExitStack() as opened:
-        files = _open(folder, manifest, opened)
+    return manifest, dict(Stored(folder, manifest, kind))
+
+
+class Stored(Mapping[str, Tensor]):
+    """What `read_weights` reads, of a verified checkpoint: each tensor when it is asked for. The
+    files stay open as long as this is kept, also where the checkpoint is pruned meanwhile."""
+
+    def __init__(self, folder: Path, manifest: Manifest, kind: str = "weight") -> None:
+        self.files = _open(folder, manifest, ExitStack())
+        self.pieces: dict[str, list[Piece]] = {}
+        by_key = _by_key(manifest)
         for pieces in by_key.values():
             first = pieces[0]
             averaged = kind == "ema" and f"ema/{first.name}" in by_key
             if first.kind in ("ema" if averaged else "weight", "buffer"):
-                tensor = torch.empty(first.size)
-                _read(files, pieces, 0, tensor)
-                weights[first.name] = tensor.view(first.shape)
-    return manifest, weights
+                self.pieces[first.name] = pieces
+
+    def below(self, prefix: str) -> "Stored":
+        """Those whose names begin so, by the rest of their names."""
+        found = copy(self)
+        named = self.pieces.items()
+        found.pieces = {n.removeprefix(prefix): p for n, p in named if n.startswith(prefix)}
+        return found
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's, without reading it."""
+        return self.pieces[name][0].shape
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A tensor, whole; no other memory than its own and one piece's is taken."""
+        pieces = self.pieces[name]
+        tensor = torch.empty(pieces[0].size, dtype=dtype)
+        _read(self.files, pieces, 0, tensor)
+        return tensor.view(pieces[0].shape)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.read(name, torch.float32)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.pieces  # by default it would be read
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.pieces)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
 
 
 def _by_key(manifest: Manifest) -> dict[str, list[Piece]]:

@@ -2,15 +2,15 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.manifest import Damaged, Manifest, read_manifest
+from bigvit.checkpoint.load import Stored, read_weights
+from bigvit.checkpoint.manifest import Damaged, Manifest, read_manifest, verify
 from bigvit.checkpoint.run import find_checkpoints
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Recipe
@@ -27,12 +27,14 @@ class Found(NamedTuple):
     checkpoint: Path
     manifest: Manifest
     recipe: Recipe
-    weights: dict[str, Tensor]  # of the task, and its buffers, whole and in full precision
+    weights: Mapping[str, Tensor]  # of the task, and its buffers, whole and in full precision
 
     @property
-    def model(self) -> dict[str, Tensor]:
+    def model(self) -> Mapping[str, Tensor]:
         """The weights of the model alone, by its own names."""
         prefix = "model."
+        if isinstance(self.weights, Stored):
+            return self.weights.below(prefix)
         named = self.weights.items()
         return {n.removeprefix(prefix): w for n, w in named if n.startswith(prefix)}
 
@@ -43,6 +45,7 @@ def read_checkpoint(
     flag: str = "--ema",
     ranks: Ranks | None = None,
     report: Callable[[str], None] = log.warning,
+    at_once: bool = True,
 ) -> Found:
     """The weights at a path: a checkpoint's, or of a run folder's newest checkpoint that is what
     was written. Each rank verifies its share of the files. Collective.
@@ -51,6 +54,7 @@ def read_checkpoint(
         average: the average of the weights instead of them.
         flag: what asked for it.
         report: told, on every rank, which checkpoint is damaged and what is taken instead.
+        at_once: False for `Stored` weights, each read when it is asked for.
 
     Raises:
         Damaged: on every rank; none is whole, and why.
@@ -63,7 +67,7 @@ def read_checkpoint(
         for i, checkpoint in enumerate(paths):
             found, reason, gone, refused = None, "", False, False
             try:
-                found = _read(checkpoint, average, flag, ranks)
+                found = _read(checkpoint, average, flag, ranks, at_once)
             except (OSError, Damaged) as error:
                 reason, gone = str(error) or repr(error), not os.path.lexists(checkpoint)
             except ValueError as error:
@@ -99,13 +103,16 @@ def _listed(path: Path, ranks: Ranks, report: Callable[[str], None]) -> list[Pat
     return [path / name for name in ranks.first_text(names).split("\n")]
 
 
-def _read(checkpoint: Path, average: bool, flag: str, ranks: Ranks) -> Found:
+def _read(checkpoint: Path, average: bool, flag: str, ranks: Ranks, at_once: bool) -> Found:
     manifest = read_manifest(checkpoint)
     recipe = recipe_from_json(manifest.recipe)
     _compare(checkpoint, manifest, recipe, average, flag)
-    manifest, weights = read_weights(
-        checkpoint, "ema" if average else "weight", ranks.rank, ranks.world
-    )
+    kind = "ema" if average else "weight"
+    if at_once:
+        manifest, weights = read_weights(checkpoint, kind, ranks.rank, ranks.world)
+    else:
+        manifest = verify(checkpoint, ranks.rank, ranks.world)
+        weights = Stored(checkpoint, manifest, kind)
     return Found(checkpoint, manifest, recipe, weights)
 
 

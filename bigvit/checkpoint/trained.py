@@ -7,13 +7,13 @@ from typing import NamedTuple
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.weights import Given, fit
-from bigvit.recipe import Images, ImageSize
+from bigvit.recipe import Images, ImageSize, Recipe
 from bigvit.recipe.check import check_recipe
 from bigvit.task import Task
 
 
 class Trained(NamedTuple):
-    """A checkpoint, and its task in float32."""
+    """A checkpoint, and its task in float32, unless it was dispatched."""
 
     checkpoint: Path
     manifest: Manifest
@@ -38,15 +38,24 @@ def trained(
         ValueError: the size does not fit the model, or there is no average.
     """
     found = read_checkpoint(path, ema)
-    recipe = found.recipe
+    recipe = looked_at(found.recipe, image_size, crop_ratio)
+    task = Task(recipe)
+    here = found.recipe.model.grid(found.recipe.data.image_size)
+    grid = recipe.model.grid(recipe.data.image_size)
+    fit(Given(found.model, here), task.model, grid, recipe.resampling)
+    return Trained(found.checkpoint, found.manifest, task)
+
+
+def looked_at(recipe: Recipe, image_size: ImageSize | None, crop_ratio: float | None) -> Recipe:
+    """A recipe at another resolution or crop ratio, None for its own.
+
+    Raises:
+        ValueError: one of them does not fit.
+    """
     changed = {"image_size": image_size, "test_crop_ratio": crop_ratio}
     changed = {name: value for name, value in changed.items() if value is not None}
     if "test_crop_ratio" in changed and not isinstance(recipe.data, Images):
         raise ValueError("--crop-ratio: the images of this recipe are not cropped; leave it out")
     recipe = replace(recipe, data=replace(recipe.data, **changed))
     check_recipe(recipe)
-    task = Task(recipe)
-    here = found.recipe.model.grid(found.recipe.data.image_size)
-    grid = recipe.model.grid(recipe.data.image_size)
-    fit(Given(found.model, here), task.model, grid, recipe.resampling)
-    return Trained(found.checkpoint, found.manifest, task)
+    return recipe

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from bigvit.recipe.bounds import Bound, Side, allow
+from bigvit.recipe.bounds import Bound, Memory, Side, allow
 from bigvit.recipe.words import check_words, read_json
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -82,6 +82,21 @@ def add_image_size(command: argparse.ArgumentParser) -> None:
 
 def add_ema(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ema", action="store_true", help="the average of the weights instead")
+
+
+def add_dispatch(command: argparse.ArgumentParser) -> None:
+    text = (
+        "for a model that is larger than a device's memory: read what does not fit when it is used"
+    )
+    command.add_argument("--dispatch", action="store_true", help=text)
+    text = "of weights on each device, with --dispatch (default: what is free)"
+    command.add_argument("--memory", number=Memory, metavar="GIB", help=text)
+
+
+def refuse_memory_alone(options: argparse.Namespace) -> None:
+    """Raise ValueError where `--memory` limits nothing."""
+    if options.memory is not None and not options.dispatch:
+        raise ValueError("--memory: it limits what --dispatch does; add that, or leave it out")
 
 
 def size_of(options: argparse.Namespace) -> int | tuple[int, int] | None:

@@ -21,6 +21,7 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--crop-ratio", number=CropRatio, help="another crop ratio")
     command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
     arguments.add_ema(command)
+    arguments.add_dispatch(command)
     command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
     arguments.add_run_or_one(command)
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
@@ -30,11 +31,13 @@ def add(add: arguments.Add) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     size, root = arguments.size_of(options), arguments.data_root_of(options, options.path)
+    arguments.refuse_memory_alone(options)
     arguments.refuse_no_checkpoint(options.path)
     from bigvit.evaluate import evaluate_checkpoint
 
     more = (options.batch_size, root, options.workers, size, options.crop_ratio, options.labels)
-    print(json.dumps(evaluate_checkpoint(options.path, *more, options.ema), indent=2))
+    last = (options.ema, options.dispatch, options.memory)
+    print(json.dumps(evaluate_checkpoint(options.path, *more, *last), indent=2))
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -38,6 +38,7 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--layers", number=Depth, help="the last so many (default: at most 2)")
     arguments.add_image_size(command)
     arguments.add_ema(command)
+    arguments.add_dispatch(command)
     command = add("branches", _branches, "measure residual branches beside the main branch")
     command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
     command.add_argument("--images", number=Batch, default=64, help="test images used (default 64)")
@@ -85,12 +86,19 @@ def _offsets(options: argparse.Namespace) -> None:
 
 def _attention(options: argparse.Namespace) -> None:
     size, run = arguments.size_of(options), arguments.run_folder_of(options.path)
+    arguments.refuse_memory_alone(options)
     arguments.refuse_no_checkpoint(options.path)
-    from bigvit.checkpoint.trained import trained
     from bigvit.visualize import attention_page
     from bigvit.visualize.attention import attention_maps
 
-    model = trained(options.path, size, options.ema)
+    if options.dispatch:
+        from bigvit.checkpoint.dispatch import dispatched
+
+        model = dispatched(options.path, options.memory, size, options.ema, precision="fp32")
+    else:
+        from bigvit.checkpoint.trained import trained
+
+        model = trained(options.path, size, options.ema)
     found = attention_maps(model, options.images, options.layers)
     title = f"{run.resolve().name}, {model.checkpoint.name}"
     print(attention_page.write(found, options.out or run / "attention", title))

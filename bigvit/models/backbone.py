@@ -117,6 +117,10 @@ class Backbone(nn.Module, ABC):
         for block in self.all_blocks():
             block.compile(dynamic=False)
 
+    def block_classes(self) -> list[str]:
+        """Names of the classes of all that a residual stream goes through, each on one device."""
+        return sorted({type(block).__name__ for block in self.all_blocks()})
+
     @abstractmethod
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed."""

@@ -123,6 +123,10 @@ class ClassAttentionTransformer(ClassTokenTransformer):
             cls = block(cls, features.stream)
         return self.norm(cls)[:, 0]
 
+    def block_classes(self) -> list[str]:
+        """Names of the classes of all that a residual stream goes through, each on one device."""
+        return [*super().block_classes(), ClassBlock.__name__]
+
     def _class_tokens(self, count: int) -> Tensor:
         return upcast(self.cls_token).expand(count, -1, -1)
 

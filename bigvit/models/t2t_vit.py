@@ -101,6 +101,10 @@ class T2TVisionTransformer(Backbone):
         """The blocks, first to last."""
         return list(self.blocks)
 
+    def block_classes(self) -> list[str]:
+        """Names of the classes of all that a residual stream goes through, each on one device."""
+        return [*super().block_classes(), Performer.__name__]
+
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: the class token."""
         return {"cls_token"}

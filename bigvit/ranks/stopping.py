@@ -16,9 +16,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ONE = 5.0  # seconds within which signals are one request
 ORPHANED = "its launcher ended"
 LOOK = 1.0  # seconds between looks at the launchers
-LAUNCHERS = ("deepspeed", "bigvit")  # what the command line of one holds
+LAUNCHERS = ("deepspeed", "bigvit", "torchrun", "torch.distributed.run", "accelerate")
+"""What the command line of one holds."""
 LOCAL = "deepspeed.launcher.launch"  # what that of `deepspeed`'s own launcher on a host holds
-RANK = "CROSS_RANK"  # a variable that it, and nobody else, gives to ranks
+RANKS = ("CROSS_RANK", "TORCHELASTIC_RUN_ID")  # variables that it, and torchrun, give to ranks
 SSH = "@notty"  # what that of sshd's session holds which pdsh opened
 
 
@@ -85,10 +86,10 @@ def _launches(process: psutil.Process) -> bool:
 
 
 def _is_left(launchers: Sequence[psutil.Process]) -> bool:
-    """Whether a launcher of `deepspeed` ended before this process looked: what it started went to
+    """Whether a launcher ended before this process looked: what it started went to
     the first process of all, as children do that are left."""
     if not launchers:
-        return RANK in os.environ and os.getppid() == 1
+        return any(name in os.environ for name in RANKS) and os.getppid() == 1
     try:
         return launchers[-1].ppid() == 1 and LOCAL in " ".join(launchers[-1].cmdline())
     except psutil.Error:

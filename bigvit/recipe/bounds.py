@@ -56,6 +56,7 @@ ShareBelow1 = Annotated[T, Bound(0.0, 1.0, below=True)]
 Batch = Annotated[T, Bound(1, 2**20)]  # images at once, over all ranks
 Length = Annotated[T, Bound(1, MOST_UPDATES)]  # of a training, in epochs or updates
 LengthFrom0 = Annotated[T, Bound(0, MOST_UPDATES)]
+Memory = Annotated[T, Bound(0.0, 2.0**20, above=True)]  # of a device, GiB
 Workers = Annotated[T, Bound(0, 1024)]
 
 

@@ -92,7 +92,7 @@ def attended(model: ClassTokenTransformer, images: Tensor) -> tuple[dict[str, Te
         output = model(images)
     found: dict[str, Tensor] = {}
     for module, x in seen:
-        maps = module.maps(x)
+        maps = module.maps(x).cpu()  # those of a dispatched model lie on several devices
         if isinstance(module, ClassAttention):
             found[names[module]] = maps[:, :, 0]
         elif x.shape[1] > output.tokens.shape[1]:  # the class token is there, the first

@@ -3,15 +3,34 @@
 import pytest
 from each import each_of
 
-from bigvit.ranks.launched import Launched, launched
+from bigvit.ranks.launched import INSTEAD, Launched, launched
 from bigvit.train import main
 
 NAMES = ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_PORT")
+NAMES = (*NAMES, "TORCHELASTIC_MAX_RESTARTS", *INSTEAD)
 SAID = [  # by deepspeed, torchrun, srun, and by nobody
     ({"RANK": "5", "LOCAL_RANK": "1", "LOCAL_SIZE": "4", "WORLD_SIZE": "8"}, (5, 1, 8, 4)),
     ({"RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, (5, 1, 8, 4)),
     ({"RANK": "5", "WORLD_SIZE": "8"}, (5, 0, 8, None)),
     ({}, (0, 0, 1, None)),
+    # by accelerate: one process, and one of two
+    ({"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO"}, (0, 0, 1, None)),
+    (
+        {
+            "ACCELERATE_MIXED_PRECISION": "no",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            **{"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"},
+        },
+        (1, 1, 2, None),
+    ),
+]
+ASKED = [
+    ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_PORT": "29500"}, "several processes, and"),
+    ({"TORCHELASTIC_MAX_RESTARTS": "3", "RANK": "0", "WORLD_SIZE": "1"}, "--max-restarts 3: it"),
+    ({"ACCELERATE_USE_FSDP": "true"}, "--use_fsdp (ACCELERATE_USE_FSDP is true) means nothing"),
+    ({"ACCELERATE_USE_DEEPSPEED": "true"}, "--engine deepspeed --sharding NAME"),
+    ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "--precision NAME"),
+    ({"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "scripts/train.py --compile"),
 ]
 WRONG = [
     ({"RANK": "one"}, "RANK: 'one'"),
@@ -48,3 +67,11 @@ def test_what_cannot_be_is_refused_before_anything_else(variables, capsys, said,
     variables(said)
     assert main(["digits_vit"]) == 2
     assert capsys.readouterr().err.startswith(f"error: {named} is not allowed; ")
+
+
+@each_of(("said", "named"), ASKED)
+def test_what_a_launcher_was_asked_for_in_vain_is_refused(variables, capsys, said, named):
+    variables(said)
+    assert main(["digits_vit"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and named in error and error.count("\n") == 1

@@ -1,0 +1,85 @@
+"""torchrun and accelerate start what `deepspeed` starts. They return 1 for every code but 0."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bigvit.checkpoint import metrics
+
+ROOT = Path(__file__).parents[2]
+SMALL = "--workers 0 --model.depth 1 --model.embed-dim 16 --model.num-heads 2 --log-every 1".split()
+TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2")
+ACCELERATE = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+ACCELERATE = (*ACCELERATE, "--main_process_port", "0", "--mixed_precision", "no")
+WAYS = [
+    (ACCELERATE, "fsdp2"),  # by the code that torchrun runs
+    *(
+        pytest.param(launcher, engine, marks=pytest.mark.slow)
+        for launcher in (TORCHRUN, ACCELERATE)
+        for engine in ("fsdp2", "deepspeed", "fairscale")
+        if (launcher, engine) != (ACCELERATE, "fsdp2")
+    ),
+]
+
+
+def start(launcher: tuple[str, ...], run: Path, *options: str) -> "subprocess.Popen[str]":
+    """Start a small run, without what this process's own launcher said."""
+    command = [Path(sys.executable).with_name(launcher[0]), *launcher[1:]]
+    words = ["scripts/train.py", "digits_vit", "--run-dir", str(run), *SMALL, *options]
+    return subprocess.Popen(
+        [*command, *words],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def status(run: Path) -> tuple[str, int, str]:
+    said = json.loads((run / "status.json").read_text())
+    return said["state"], said["exit_code"], said["reason"]
+
+
+@pytest.mark.parametrize(("launcher", "engine"), WAYS)
+def test_two_processes_train_and_stop(launcher, engine, tmp_path):
+    run = tmp_path / "run"
+    process = start(launcher, run, "--engine", engine, "--stop-after", "2")
+    output, _ = process.communicate(timeout=240)
+    assert status(run) == ("requeue", 85, "--stop-after"), output
+    assert process.returncode == 1 and "exitcode  : 85" in output
+    assert json.loads((run / "recipe.json").read_text())["run"]["world"] == 2
+    lines = metrics.read_metrics(run / metrics.NAME)
+    assert [line.batch for line in lines if line.kind == metrics.UPDATE] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_end_of_torchrun_stops_the_run_after_a_checkpoint(number, tmp_path):
+    run = tmp_path / "run"
+    process = start(TORCHRUN, run, "--engine", "fsdp2", "--schedule.epochs", "5000")
+    end = time.monotonic() + 120
+    while not (run / metrics.NAME).exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    while status(run)[0] == "running" and time.monotonic() < end:
+        time.sleep(0.1)
+    state, code, reason = status(run)
+    assert (state, code) == ("requeue", 85)
+    assert reason.startswith("SIGTERM" if number == signal.SIGTERM else "its launcher ended")
+
+
+def test_accelerate_that_starts_one_process_of_two_is_refused(tmp_path):
+    launcher = ("accelerate", "launch", "--cpu", "--num_processes", "2")
+    process = start(launcher, tmp_path / "run")
+    output, _ = process.communicate(timeout=120)
+    assert output.count("error: accelerate launch was asked for several processes, and") == 1
+    assert "returned non-zero exit status 2" in output
+    assert not (tmp_path / "run").exists()
