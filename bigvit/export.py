@@ -43,7 +43,7 @@ def export(
     """
     _refuse_strangers(folder)
     found = read_checkpoint(path, ema)
-    recipe, model = found.recipe, found.model
+    recipe, model = found.recipe, dict(found.model)
     size = image_size or recipe.data.image_size
     source, grid = recipe.model.grid(recipe.data.image_size), recipe.model.grid(size)
     if "pos_embed" in model and grid != source:

@@ -49,7 +49,7 @@ def plain(ranks: Ranks, optimizer: Callable[..., Any]) -> Tensor:
     return steps(ranks, whole, stepped, stepped.zero_grad, whole)
 
 
-def sharded(ranks: Ranks, optimizer: Callable[..., Any], theirs: bool) -> Tensor:
+def sharded(ranks: Ranks, optimizer: Any, theirs: bool) -> Tensor:
     whole = model()
     oss = OSS(whole.parameters(), optim=optimizer)
     parallel = ShardedDataParallel(whole, oss)
@@ -81,7 +81,8 @@ def fairscale_traps(ranks: Ranks, folder: Path) -> None:
         "no clipping inside": far(sharded(ranks, unclipped, theirs=False), plain(ranks, unclipped)),
     }
     whole = model()
-    oss: Any = OSS(whole.parameters(), optim=sgd)
+    as_class: Any = sgd
+    oss: Any = OSS(whole.parameters(), optim=as_class)
     parallel: Any = ShardedDataParallel(whole, oss)
     before = [p.data_ptr() for p in whole.parameters()]
     parallel(torch.zeros(1, 6))

@@ -142,7 +142,7 @@ def trained(recipe: Recipe, folder: Path, init: Path | None) -> dict[str, Tensor
     start, opened = plan_start(command), RunFolder(folder, command, 1)
     run(command, batch_layout(recipe, 1, None), start, alone(), opened, lambda: False)
     opened.close()
-    return read_checkpoint(folder / "checkpoints" / f"step_{recipe.updates:08d}").model
+    return dict(read_checkpoint(folder / "checkpoints" / f"step_{recipe.updates:08d}").model)
 
 
 def test_fixed_factors_are_those_of_a_run_and_nothing_else_is_taken(
