@@ -87,11 +87,11 @@ class Weights(Mapping[str, Tensor]):
 
 def _dispatch(model: Any, stored: Stored, held: dict[str, Tensor], memory: float | None) -> None:
     """Put a model without memory on the devices."""
-    limits: dict[Any, int] = {
+    limits: dict[Any, Any] = {
         device: int(FREE * free if memory is None else min(free, memory * GIB))
         for device, free in get_max_memory().items()
     }
-    main = next(iter(limits))
+    main: Any = next(iter(limits))
     devices: Any = infer_auto_device_map(model, limits, model.block_classes())
     weights = Weights(stored, held, model)
     places = {name: _place(name, devices) for name in weights}
