@@ -111,10 +111,10 @@ def _dispatch(model: Any, stored: Stored, held: dict[str, Tensor], memory: float
             weights.held[name] = weights[name]
     # it warns of weights that are not there, and of a map's weights that belong to no part
     logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
-    more: Any = {"state_dict": weights, "offload_index": {}, "force_hooks": True}
+    more: Any = {"main_device": main, "state_dict": weights, "offload_index": {}}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The following device_map keys", UserWarning)
-        dispatch_model(model, devices, main, **more)
+        dispatch_model(model, devices, force_hooks=True, **more)
 
 
 def _place(name: str, devices: Mapping[str, int | str]) -> int | str | None:
