@@ -87,11 +87,11 @@ class Weights(Mapping[str, Tensor]):
 
 def _dispatch(model: Any, stored: Stored, held: dict[str, Tensor], memory: float | None) -> None:
     """Put a model without memory on the devices."""
-    limits: dict[Any, int] = {
+    limits: dict[Any, Any] = {
         device: int(FREE * free if memory is None else min(free, memory * GIB))
         for device, free in get_max_memory().items()
     }
-    main = next(iter(limits))
+    main: Any = next(iter(limits))
     devices: Any = infer_auto_device_map(model, limits, model.block_classes())
     weights = Weights(stored, held, model)
     places = {name: _place(name, devices) for name in weights}
@@ -111,10 +111,10 @@ def _dispatch(model: Any, stored: Stored, held: dict[str, Tensor], memory: float
             weights.held[name] = weights[name]
     # it warns of weights that are not there, and of a map's weights that belong to no part
     logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
-    more: Any = {"state_dict": weights, "offload_index": {}, "force_hooks": True}
+    more: Any = {"main_device": main, "state_dict": weights, "offload_index": {}}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The following device_map keys", UserWarning)
-        dispatch_model(model, devices, main, **more)
+        dispatch_model(model, devices, force_hooks=True, **more)
 
 
 def _place(name: str, devices: Mapping[str, int | str]) -> int | str | None:

@@ -54,7 +54,7 @@ def test_two_processes_train_and_stop(launcher, engine, tmp_path):
     output, _ = process.communicate(timeout=240)
     assert status(run) == ("requeue", 85, "--stop-after"), output
     assert process.returncode == 1 and "exitcode  : 85" in output
-    assert json.loads((run / "recipe.json").read_text())["run"]["world"] == 2
+    assert json.loads((run / "recipe.json").read_text())["world"] == 2
     lines = metrics.read_metrics(run / metrics.NAME)
     assert [line.batch for line in lines if line.kind == metrics.UPDATE] == [1, 2]
 

@@ -119,9 +119,12 @@ def options() -> set[str]:
     return found
 
 
-OTHERS = {  # of other programs: sbatch, docker, and the authors' repositories
+OTHERS = {  # of other programs: sbatch, docker, torchrun, accelerate, the authors' repositories
     "--nodes", "--gpus-per-node", "--time", "--signal", "--shm-size", "--check", "--small",
     "--use_abs", "--finetune", "--min-lr", "--sched", "--help",
+    "--nnodes", "--nproc_per_node", "--standalone", "--max-restarts", "--multi_gpu",
+    "--num_processes", "--cpu", "--use_fsdp", "--use_deepspeed", "--mixed_precision",
+    "--dynamo_backend",
 }  # fmt: skip
 
 
