@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 
@@ -88,7 +89,7 @@ def _value(own: Sequence[str], *names: str) -> str | None:
     """What is given for an option of `deepspeed` by one of its names, the last of which may be cut
     short; of several the last counts, as there."""
     found = None
-    for word, following in zip(own, [*own[1:], ""], strict=True):
+    for word, following in zip_longest(own, own[1:], fillvalue=""):
         name, equals, value = word.partition("=")
         if name in names or len(name) > 3 and names[-1].startswith(name):
             found = value if equals else following

@@ -8,6 +8,7 @@ import pytest
 
 from bigvit.cli import main
 from bigvit.hosts.hostfile import Done, carried, read_hostfile, run_on
+from bigvit.hosts.launch import _value
 
 SSH = """#!/bin/sh
 echo "$@" >> "$SSH_LOG"
@@ -94,6 +95,21 @@ def test_what_ssh_or_a_shell_would_take_for_something_else_is_no_host(
         said = capsys.readouterr().err
         assert f"{host!r} is not the name or address of a host" in said, command
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    ("own", "value"),
+    [
+        ("", None),  # no option at all: `bigvit launch scripts/train.py ...`
+        ("--num_gpus 2", None),
+        ("--hostfile a", "a"),
+        ("--hostf=a", "a"),
+        ("-H a --hostfile b", "b"),
+        ("--hostfile", ""),
+    ],
+)
+def test_an_option_of_the_launcher_is_read_as_it_reads_it(own: str, value: str | None) -> None:
+    assert _value(own.split(), "-H", "--hostfile") == value
 
 
 @pytest.mark.parametrize("word", ["runs/a;b", "runs/$(x)", "a'b", "a`b", "a*", "(1,2)", "%h", ""])
