@@ -8,7 +8,6 @@ from bigvit.engines import deterministic
 from bigvit.engines.arrangement import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config, stage_of
 from bigvit.recipe import Layout, Recipe, Run
-from bigvit.recipe.bounds import shown
 
 
 def check(recipe: Recipe, layout: Layout, run: Run) -> None:
@@ -44,11 +43,8 @@ def check(recipe: Recipe, layout: Layout, run: Run) -> None:
                     f"--engine single is one process, not {layout.world}; leave it out, or use one "
                     "rank"
                 )
-            if run.sharding is not None:
-                raise ValueError(
-                    f"--sharding {shown(run.sharding)}: --engine single shards nothing; leave one "
-                    "of them out"
-                )
+            if run.sharding is not None:  # a wrong one is one, though nothing is sharded
+                deepspeed_config(recipe, layout, run)
 
 
 VERSIONS = {"fsdp2": ("torch", (2, 11), (3,)), "fairscale": ("fairscale", (0, 4, 13), (0, 5))}

@@ -64,7 +64,7 @@ class Masters:
         self.optimizer = optim.build(recipe.optim, recipe.ema, groups, fused, compiled)
         for each in self.stepped:
             fresh_state(self.optimizer, each.weight)
-        self.step = step or self.optimizer.step
+        self.step = step
         if isinstance(self.optimizer, LAMB) and total is not None and step is None:
             names = sorted(self.trained)
             for each in self.stepped:
@@ -111,7 +111,7 @@ class Masters:
             of_blocks = self._norms(float(norm)) if norms else None
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group["lr_scale"]
-            self.step()
+            (self.step or self.optimizer.step)()
         else:
             self.loss_scale.overflowed(losses)
         for each in self.stepped:

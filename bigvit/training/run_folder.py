@@ -147,7 +147,8 @@ class RunFolder:
             "name": command.name,
             "recipe": to_json(command.recipe),
             "overrides": list(command.overrides),
-            "run": {key: str(value) for key, value in asdict(command.run).items()},
+            "run": {key: str(value) for key, value in asdict(command.run).items()}
+            | {"sharding": command.run.arrangement},
             "world": self.world,
             "versions": {name: version(name) for name in PACKAGES}
             | {"python": sys.version.split()[0]},

@@ -167,7 +167,7 @@ def bad_options(owner: Any, name: str, path: str, value: Any) -> Iterator[tuple[
         for what, text in TEXTS.items():
             yield what, [option, text]
     yield "empty", [f"{option}="]
-    if hint != tuple[str, ...]:
+    if Ellipsis not in get_args(hint):  # of several there may be none
         yield "nothing", [option]
 
 

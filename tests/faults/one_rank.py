@@ -35,8 +35,9 @@ evaluating = False
 
 
 def counted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    if sys._getframe(1).f_code.co_filename.startswith(OURS):
-        where = "device" if kwargs.get("group") is None else "host"
+    if (caller := sys._getframe(1).f_code.co_filename).startswith(OURS):
+        of_shards = caller.endswith("inside.py")  # by the groups that DeepSpeed made
+        where = "device" if kwargs.get("group") is None or of_shards else "host"
         seen.append(f"{where}{', later' * bool(kwargs.get('async_op'))}")
     return all_reduce(tensor, *args, **kwargs)
 

@@ -68,8 +68,11 @@ def test_one_rank_alone_meets_an_error(phase: str, tmp_path: Path) -> None:
     last = checkpoints_of(tmp_path / "run")[-1]  # also the one that was on its way
     assert last.name == ("step_00000006" if phase == "reading" else "step_00000021")
     read_weights(last)
-    # the loss on the device, and one on the host that nobody waits for before the update
+    # on the device the loss, and the norms of what is decayed and what is not; and one on the host
+    # that nobody waits for before the update
     assert updates[0] == updates[1]
     saved = [number for number in range(len(updates[0])) if number in (3, 6)]
     plain = [each for number, each in enumerate(updates[0][1:8], 1) if number not in saved]
-    assert len(plain) == 5 and all(each == ["host, later", "device"] for each in plain), plain
+    assert len(plain) == 5 and all(each == ["host, later", *3 * ["device"]] for each in plain), (
+        plain
+    )

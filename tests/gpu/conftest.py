@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+import pytest
+import torch
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-
-from bigvit.ranks.joining import alone  # noqa: E402
+from bigvit.ranks.joining import alone
 
 RANKS = Path(__file__).with_name("ranks.py")
 
@@ -20,6 +18,7 @@ RANKS = Path(__file__).with_name("ranks.py")
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The device that a run would take here."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     found = alone().device
     if found.type == "cpu" and os.environ.get("BIGVIT_PRETEND") != "1":
         pytest.skip("there is no GPU here; BIGVIT_PRETEND=1 goes without")

@@ -42,12 +42,6 @@ HALF = replace(digits_vit, precision="bf16", gradient_precision="fp32")
             "names are vit_h_4x8x32gb",
         ),
         (
-            digits_vit,
-            1,
-            {"engine": "single", "sharding": "zero1"},
-            "--sharding zero1: --engine single shards nothing; leave one of them out",
-        ),
-        (
             HALF,
             2,
             {"engine": "fairscale"},

@@ -122,7 +122,7 @@ def test_a_command_line_without_a_recipe_is_refused(capsys: pytest.CaptureFixtur
         ("--optim.lrr 1", "Unrecognized options: --optim.lrr, 1"),
         ("--optim.lrr 1", "Perhaps you meant: --optim.lr FLOAT"),
         ("--batch-sizes 3", "Perhaps you meant: --batch-size INT"),
-        ("--shardin zero1", "Perhaps you meant: --sharding STR"),
+        ("--shardin zero1", "Perhaps you meant: --sharding {None}|STR"),
         ("--optim.lr x", "--optim.lr: could not convert string to float: 'x'"),
         ("--optim.betas 0.9", "'--optim.betas'. Expected 2 values"),
         ("--batch-size 1.5", "--batch-size"),
