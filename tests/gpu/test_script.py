@@ -32,7 +32,7 @@ def gpu_sh(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **given},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1000,
     )
 
 
