@@ -109,12 +109,6 @@ def others_fp16(ranks: Ranks, folder: Path) -> None:
     precision.fp16(ranks, folder, EACH, EACH)
 
 
-SCENARIOS = (
-    others,
-    others_halves,
-    others_chain,
-    others_guards,
-    others_options,
-    others_statistics,
-    others_fp16,
-)
+ORDINARY = (others, others_chain, others_fp16)
+MORE = (others_halves, others_guards, others_options, others_statistics)
+SCENARIOS = (*ORDINARY, *MORE)

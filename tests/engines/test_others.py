@@ -34,12 +34,22 @@ def reference() -> dict[str, Weights]:
 
 @pytest.fixture(scope="module")
 def on_two(warm, tmp_path_factory) -> Path:
-    """Folder of all that two ranks show."""
+    """Folder of what two ranks show in the ordinary tests."""
     folder = tmp_path_factory.mktemp("others")
-    names = [scenario.__name__ for scenario in others.SCENARIOS]
-    done = warm(2, RANKS, folder, *names, "others_ranks", timeout=600)
+    names = [scenario.__name__ for scenario in others.ORDINARY]
+    done = warm(2, RANKS, folder, *names, timeout=600)
     assert done.code == 0, done.output
     return folder
+
+
+@pytest.fixture(scope="module")
+def more_on_two(warm, on_two) -> Path:
+    """The same folder, after two ranks showed the rest: by what `single` has in common with these
+    engines, or DeepSpeed's tests, the ordinary ones have most of it."""
+    names = [scenario.__name__ for scenario in others.MORE]
+    done = warm(2, RANKS, on_two, *names, "others_ranks", timeout=600)
+    assert done.code == 0, done.output
+    return on_two
 
 
 @pytest.fixture(scope="module")
@@ -95,15 +105,17 @@ def test_a_run_goes_from_engine_to_engine(name, on_two, reference):
     assert_near(on_two / f"chain {name}", reference, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", others.OPTIONS)
-def test_what_else_torch_shards_equals_single(option, on_two, reference):
-    assert_near(on_two / f"fsdp2 {option}", reference, "lamb")
+def test_what_else_torch_shards_equals_single(option, more_on_two, reference):
+    assert_near(more_on_two / f"fsdp2 {option}", reference, "lamb")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", others.WAYS)
-def test_stopped_in_mid_epoch_and_resumed(way, on_two):
-    assert_equal(on_two / f"halves {way}", on_two / f"lamb {way} 2")
-    assert_equal(on_two / f"bf16 halves {way}", on_two / f"bf16 {way}", tiny.bf16.updates)
+def test_stopped_in_mid_epoch_and_resumed(way, more_on_two):
+    assert_equal(more_on_two / f"halves {way}", more_on_two / f"lamb {way} 2")
+    assert_equal(more_on_two / f"bf16 halves {way}", more_on_two / f"bf16 {way}", tiny.bf16.updates)
 
 
 @pytest.mark.parametrize("way", others.EACH)
@@ -117,14 +129,16 @@ def test_an_fp16_overflow_skips_one_update_and_a_resumed_run_has_its_bits(way, o
     assert_equal(on_two / f"fp16_halves_{way}", run, updates)
 
 
-def test_engines_are_close_in_half_precision(on_two):
+@pytest.mark.slow
+def test_engines_are_close_in_half_precision(more_on_two):
     for kind, updates in (("bf16 ", tiny.bf16.updates), ("fp16_", precision.recipe.updates)):
-        one, other = (trained(on_two / f"{kind}{way}", updates) for way in others.EACH)
+        one, other = (trained(more_on_two / f"{kind}{way}", updates) for way in others.EACH)
         assert 0 < distance(one, other) < 2e-2
 
 
-def test_statistics_are_those_of_deepspeed(on_two):
-    first, *rest = (trained(on_two / f"cvt {way}", 10) for way in (2, *others.EACH))
+@pytest.mark.slow
+def test_statistics_are_those_of_deepspeed(more_on_two):
+    first, *rest = (trained(more_on_two / f"cvt {way}", 10) for way in (2, *others.EACH))
     for found in rest:
         assert distance(found, first) <= ALLOWED * YARDSTICK
 
@@ -133,33 +147,37 @@ def read(folder: Path, name: str) -> dict:
     return json.loads((folder / name).read_text())
 
 
-def test_every_engine_starts_from_the_same_weights(on_two):
-    found = read(on_two, "initial_weights_2.json")
+@pytest.mark.slow
+def test_every_engine_starts_from_the_same_weights(more_on_two):
+    found = read(more_on_two, "initial_weights_2.json")
     for which in ("", "working "):
         for kind in guards.PRECISIONS:
             digests = [found[f"{which}{kind} {way}"] for way in others.WAYS]
             assert digests == [digests[0]] * len(digests)
-    given = read(on_two, "given_weights.json")
+    given = read(more_on_two, "given_weights.json")
     assert all(given[way] == given["given"] for way in others.EACH)
 
 
-def test_what_stops_a_run_leaves_every_weight_as_it_was(on_two):
-    for key, (outcome, everywhere, unchanged) in read(on_two, "jumped.json").items():
+@pytest.mark.slow
+def test_what_stops_a_run_leaves_every_weight_as_it_was(more_on_two):
+    for key, (outcome, everywhere, unchanged) in read(more_on_two, "jumped.json").items():
         assert outcome.startswith("LossJumped" if "jump" in key else "NotFinite"), key
         assert everywhere and unchanged, key
-    for key, (outcome, unchanged) in read(on_two, "not_finite.json").items():
+    for key, (outcome, unchanged) in read(more_on_two, "not_finite.json").items():
         assert "the gradient norm is not finite; the update was not applied" in outcome, key
         assert unchanged, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", others.WAYS)
-def test_the_average_takes_the_weights_place_and_gives_it_back(way, on_two):
-    wrong = read(on_two, "averages.json")[way]
+def test_the_average_takes_the_weights_place_and_gives_it_back(way, more_on_two):
+    wrong = read(more_on_two, "averages.json")[way]
     assert wrong == dict.fromkeys(wrong, 0)
 
 
-def test_evaluation_counts_every_image_once(on_two):
-    counts = read(on_two, "counts_2.json")
+@pytest.mark.slow
+def test_evaluation_counts_every_image_once(more_on_two):
+    counts = read(more_on_two, "counts_2.json")
     assert counts["fsdp2 full"] == counts["fairscale sdp"]
     assert counts["fsdp2 full"]["images"] == 103
 
