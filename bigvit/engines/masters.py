@@ -120,7 +120,10 @@ class Masters:
 
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Norm of the whole gradient."""
-        norm = torch.nn.utils.get_total_norm(gradients).to(self.ranks.device)  # none: on the host
+        # a rank may hold nothing; else it lies where the gradients do, as what scales them must
+        norm = torch.zeros((), device=self.ranks.device)
+        if gradients:
+            norm = torch.nn.utils.get_total_norm(gradients)
         return norm if self.total is None else self.total(norm.square()).sqrt()
 
     def _unscale_and_clip(self, gradients: Sequence[Tensor], norm: Tensor, scale: float) -> None:
