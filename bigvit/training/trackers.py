@@ -3,13 +3,13 @@
 however long that takes, training goes on."""
 
 import contextlib
-import json
 import os
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -17,14 +17,11 @@ from uuid import uuid4
 from accelerate import tracking
 
 from bigvit.checkpoint.files import write_json
+from bigvit.recipe.words import read_json
+from bigvit.training.beside import Beside, Write
 
-# it asks for accelerate's state, which joins process groups and chooses devices by itself
-tracking.logger.log = lambda *_, **__: None  # pyright: ignore[reportAttributeAccessIssue]
-
-FILE = "trackers.json"
 PROJECT = "bigvit"
 KEPT = 100_000  # lines that wait at most for a tracker that does not answer
-AGAIN = 60.0  # seconds between tries
 CLOSING = 60.0  # seconds that a tracker has at the end
 REACHING = 3.0  # seconds in which its server must answer, or it works offline
 
@@ -48,70 +45,47 @@ class Tracker:
         """
         self.kind, self.folder, self.report = kind, folder, report
         self.recipe = dict(_flat(recipe))
-        self.waiting: deque[tuple[Step, dict[str, float]]] = deque(maxlen=KEPT)
-        self.more, self.closing = threading.Event(), False
-        self.known: dict[str, Any] = {}  # its run's id, and the last step that it has
+        self.file = folder / f"tracker_{kind}.json"  # its run's id, and the last step that it has
+        self.known: dict[str, Any] = {}
         self.made: Any = None
-        self.failed = False
+        self.beside = Beside(report)  # of the thread alone
+        self.lines: Queue[Write | None] = Queue()
         self.thread = threading.Thread(target=self._work, name=f"tracker {kind}", daemon=True)
         self.thread.start()
 
     def add(self, step: Step, values: Mapping[str, float]) -> None:
         """Tell what was measured, some time."""
-        self.waiting.append((step, dict(values)))
-        self.more.set()
+        if self.lines.qsize() < KEPT:
+            self.lines.put(partial(self._tell, step, dict(values)))
 
     def close(self) -> None:
         """Wait for what is left, for a while."""
-        self.closing = True
-        self.more.set()
+        self.lines.put(None)
         self.thread.join(CLOSING)
-        if self.thread.is_alive() or self.waiting:
+        if self.thread.is_alive():
             self.report(f"warning: {self.kind} was not told the end of the curve")
 
     def _work(self) -> None:
-        while True:
-            self.more.wait()
-            self.more.clear()
-            try:
-                self._tell()
-                if self.closing:
-                    if self.made is not None:
-                        self.made.finish()
-                    return
-            except BaseException as error:  # trackers even exit
-                if not self.failed:
-                    said = str(error).strip().partition("\n")[0] or repr(error)
-                    self.report(f"warning: {self.kind} cannot be told ({said}); training goes on")
-                self.failed = True
-                if self.closing:
-                    return
-                self.more.wait(AGAIN)
-                self.more.set()
+        while (tell := self.lines.get()) is not None:
+            self.beside.write(self.kind, tell, KEPT)
+        if self.made is not None:
+            self.beside.write(self.kind, self.made.finish, KEPT)
+        self.beside.close()
 
-    def _tell(self) -> None:
-        """Whatever waits. What is under way when this raises is told again."""
-        while self.waiting:
-            if self.made is None:
-                self.made = self._start()
-            (batch, order), values = self.waiting[0]
-            if [batch, order] > self.known["told"]:
-                self.made.log(values, step=batch)
-                self.known["told"] = [batch, order]
-                self._keep()
-            self.waiting.popleft()
-            if self.failed:
-                self.failed = False
-                self.report(f"{self.kind} is told again")
+    def _tell(self, step: Step, values: dict[str, float]) -> None:
+        if self.made is None:
+            self.made = self._start()
+        if list(step) > self.known["told"]:
+            self.made.log(values, step=step[0])
+            self.known["told"] = list(step)
+            write_json(self.file, self.known)
 
     def _start(self) -> Any:
         """The tracker, in the run that it had for this one before."""
-        known: dict[str, Any] = {}
-        file = self.folder / FILE
-        if file.exists():
-            known = json.loads(file.read_text())
-        self.known = known.get(self.kind, {"id": uuid4().hex, "told": [-1, 0]})
-        first = self.kind not in known
+        # its log asks for accelerate's state, which joins process groups and chooses devices
+        tracking.logger.log = lambda *_, **__: None  # pyright: ignore[reportAttributeAccessIssue]
+        first = not self.file.exists()
+        self.known = {"id": uuid4().hex, "told": [-1, 0]} if first else read_json(self.file)
         made: Any = START[self.kind](self.folder, self.known["id"], not first)
         made.main_process_only = False  # this is the one: accelerate need not ask
         made.start()
@@ -119,13 +93,8 @@ class Tracker:
             self.known["id"] = OWN[self.kind](made.tracker)
         if first:
             made.store_init_configuration(self.recipe)
-        self._keep()
+        write_json(self.file, self.known)
         return made
-
-    def _keep(self) -> None:
-        file = self.folder / FILE
-        known = json.loads(file.read_text()) if file.exists() else {}
-        write_json(file, {**known, self.kind: self.known})
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -186,7 +155,9 @@ def _comet(folder: Path, run: str, known: bool) -> Any:
 
 
 def _dvclive(folder: Path, run: str, known: bool) -> Any:
-    return tracking.DVCLiveTracker(dir=str(folder / "dvclive"), resume=known, save_dvc_exp=False)
+    # no dvc.yaml in the current folder, which is the user's repository
+    own: Any = {"dvcyaml": False, "save_dvc_exp": False}
+    return tracking.DVCLiveTracker(dir=str(folder / "dvclive"), resume=known, **own)
 
 
 def _aim(folder: Path, run: str, known: bool) -> Any:

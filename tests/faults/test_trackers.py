@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from accelerate.tracking import TensorBoardTracker
-from small import TINY
+from small import ROOT, TINY
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bigvit.training import trackers
@@ -34,10 +34,10 @@ def tensorboard(monkeypatch: pytest.MonkeyPatch) -> str:
     return "tensorboard"
 
 
-def told(folder: Path, name: str = "loss") -> Steps:
+def told(folder: Path, name: str = "loss", of: str = "events") -> Steps:
     """Steps that all its event files together hold."""
     found: Steps = []
-    for file in sorted((folder / "events").glob("events.*")):
+    for file in sorted((folder / of).glob("events.*")):
         events = EventAccumulator(str(file)).Reload()
         if name in events.Tags()["scalars"]:
             found += [event.step for event in events.Scalars(name)]
@@ -56,8 +56,26 @@ def test_what_a_tracker_has_is_not_told_again(tensorboard, tmp_path):
     assert said == []
 
 
-def test_one_that_fails_is_said_once_and_told_all_later(tensorboard, tmp_path, monkeypatch):
-    monkeypatch.setattr(trackers, "AGAIN", 0.05)
+def test_two_of_one_run_know_each_its_own(tensorboard, tmp_path, monkeypatch):
+    def start(folder: Path, run: str, known: bool) -> Any:
+        assert known == (folder / "tracker_other.json").exists()
+        return TensorBoardTracker("others", str(folder))
+
+    monkeypatch.setitem(trackers.START, "other", start)
+    for first, last in ((0, 3), (2, 6)):
+        both = [Tracker(kind, tmp_path, RECIPE, print) for kind in (tensorboard, "other")]
+        for batch in range(first, last):
+            for tracker in both:
+                tracker.add((batch, 0), {"loss": 1.0})
+        for tracker in both:
+            tracker.close()
+    assert told(tmp_path) == told(tmp_path, of="others") == list(range(6))
+    files = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("tracker_*.json"))]
+    assert [known["told"] for known in files] == [[5, 0], [5, 0]]
+    assert files[0]["id"] != files[1]["id"]
+
+
+def test_one_that_fails_is_said_once_and_told_all_later(tensorboard, tmp_path):
     said: list[str] = []
     (tmp_path / "events").write_text("in the way")
     tracker = Tracker(tensorboard, tmp_path, RECIPE, said.append)
@@ -65,12 +83,13 @@ def test_one_that_fails_is_said_once_and_told_all_later(tensorboard, tmp_path, m
         tracker.add((batch, 0), {"loss": 1.0})
     while not said:
         pass
-    assert "tensorboard cannot be told (" in said[0] and "; training goes on" in said[0]
+    assert "tensorboard cannot be written for now (" in said[0]
+    assert "; training goes on" in said[0]
     (tmp_path / "events").unlink()
     tracker.add((4, 0), {"loss": 1.0})
     tracker.close()
     assert told(tmp_path) == list(range(5))
-    assert said[1:] == ["tensorboard is told again"]
+    assert said[1:] == ["tensorboard is written again"]
 
 
 def test_one_that_does_not_answer_keeps_nobody(monkeypatch, tmp_path):
@@ -190,6 +209,7 @@ def test_a_stopped_and_resumed_run_is_one_curve(kind, warm, tmp_path):
         started = warm.start(2, "scripts/train.py", *words, *where, *more, environment=local)
         done = started.wait(120)
         assert done.code == 85, done.output
-        assert "cannot be told" not in done.output
-    known = json.loads((run / trackers.FILE).read_text())[kind]["id"]
+        assert "cannot be written" not in done.output
+    known = json.loads((run / f"tracker_{kind}.json").read_text())["id"]
+    assert not (ROOT / "dvc.yaml").exists()
     assert READ[kind](run, known) == list(range(1, 11))
