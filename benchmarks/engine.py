@@ -26,22 +26,24 @@ SHARDINGS = ("zero1", "zero0", "zero3")
 GOAL = 1.03  # of the first, which is the default
 
 
-def recipe(small: bool) -> Recipe:
-    """Without mixing and repeats, as the images are made up."""
+def recipe(small: bool, count: int = 32) -> Recipe:
+    """Of that many images; without mixing and repeats, as they are made up."""
     taken = find_recipe("deit3_h14_in1k_126")[1]
-    width, depth, count = (64, 2, 8) if small else (384, 12, 32)
+    width, depth, count = (64, 2, 8) if small else (384, 12, count)
     model = replace(taken.model, embed_dim=width, depth=depth, num_heads=width // 64)
     data = replace(taken.data, mix=None, repeats=1)
     return replace(taken, model=model, data=data, batch_size=count, precision="fp32", ema=0.9999)
 
 
-def batch(task: Task, count: int, device: torch.device) -> Batch:
-    """Random images, on the device already."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (count, 3, 126, 126), dtype=torch.uint8, generator=generator)
+def batch(task: Task, count: int, device: torch.device, number: int = 0) -> Batch:
+    """Random images of the task's size, on the device already."""
+    generator = torch.Generator().manual_seed(number)
+    side = task.recipe.data.image_size
+    assert isinstance(side, int)
+    images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
     ids, good = torch.arange(count), torch.ones(count, dtype=torch.bool)
-    none, draws = torch.zeros(0, dtype=torch.int64), task.draws(0, (0, count))
-    return Batch(images, ids % 1000, ids, ids, 0, 0, good, none, draws=draws).to(device)
+    none, draws = torch.zeros(0, dtype=torch.int64), task.draws(number, (0, count))
+    return Batch(images, ids % 1000, ids, ids, number, 0, good, none, draws=draws).to(device)
 
 
 def main() -> int:

@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 ROOT = Path(__file__).parent.parent
 WORLD = 2
@@ -70,41 +69,26 @@ def rank(engine: str, sharding: str, small: bool, updates: int) -> None:
     """What one rank does, and rank 0 says."""
     import torch
 
-    from bigvit.data.batch import Batch
+    from benchmarks.engine import batch, recipe
     from bigvit.data.prepare import Prepare
-    from bigvit.engines.build import build_engine, meet_ranks
+    from bigvit.engines.build import build_engine, meet_ranks, outline
     from bigvit.ranks.joining import connect, end
     from bigvit.recipe import AdamW, Layout, Run
-    from bigvit.recipe.find import find_recipe
 
     torch.set_num_threads(1)
-    taken = find_recipe("deit3_h14_in1k_126")[1]
-    width, depth, count = (64, 2, 8) if small else (384, 12, 16)
-    taken = replace(
-        taken,
-        model=replace(taken.model, embed_dim=width, depth=depth, num_heads=width // 64),
-        data=replace(taken.data, mix=None, repeats=1),
-        optim=AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
-        batch_size=2 * count * WORLD,
-        precision="fp32",
-        ema=None,
-    )
+    taken = recipe(small, count=16)
+    count = taken.batch_size
+    adamw = AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
+    taken = replace(taken, optim=adamw, batch_size=2 * count * WORLD, ema=None)
     run = Run(engine=engine, sharding=sharding, timeout=120)  # pyright: ignore
     ranks = connect(meet_ranks(run), 120)
     before = {where for where, _ in storages()}
     forget()
     base = peak()
     built = build_engine(taken, run, Layout(WORLD, count, 2), ranks)
-    parameters = sum(p.numel() for p in _task(taken).parameters())
-    generator = torch.Generator().manual_seed(ranks.rank)
-    images = torch.randint(0, 256, (count, 3, 126, 126), dtype=torch.uint8, generator=generator)
-    ids, good = torch.arange(count), torch.ones(count, dtype=torch.bool)
-    none = torch.zeros(0, dtype=torch.int64)
+    parameters = sum(p.numel() for p in outline(taken).parameters())
     prepare = Prepare(taken, ranks.device)
-    micro = [
-        Batch(images, ids, ids, ids, 0, i, good, none, draws=built.task.draws(0, (0, count)))
-        for i in range(2)
-    ]
+    micro = [batch(built.task, count, ranks.device, 2 * ranks.rank + i) for i in range(2)]
     seconds: list[float] = []
     carried = 0
     for i in range(updates + 1):
@@ -127,12 +111,6 @@ def rank(engine: str, sharding: str, small: bool, updates: int) -> None:
         print("FOUND", json.dumps(found), flush=True)
     ranks.agree(0)
     end(0)
-
-
-def _task(recipe: Any) -> Any:
-    from bigvit.engines.build import outline
-
-    return outline(recipe)
 
 
 def launched(engine: str, sharding: str, small: bool, updates: int) -> dict[str, float]:

@@ -26,6 +26,7 @@ from timm.optim.lamb import Lamb as TimmLamb
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
+from benchmarks.engine import batch
 from benchmarks.measure import Row, arguments, interleaved, report
 from benchmarks.optimizer import groups, lamb
 from benchmarks.reads import waiting
@@ -99,17 +100,6 @@ def engine(s: Scale, recipe: Recipe, share: float = 0.0) -> SingleEngine:
     return made
 
 
-def batch(s: Scale, task: Task, count: int, number: int = 0) -> Batch:
-    """Random images, on the device already."""
-    generator = torch.Generator().manual_seed(number)
-    shape = (count, 3, s.image, s.image)
-    images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-    ids, good = torch.arange(count), torch.ones(count, dtype=torch.bool)
-    draws = task.draws(number, (0, count))
-    none = torch.zeros(0, dtype=torch.int64)
-    return Batch(images, ids % 1000, ids, ids, number, 0, good, none, draws=draws).to(s.device)
-
-
 def pending(s: Scale, task: Task, one: Batch) -> Pending:
     return partial(Prepare(task.recipe, s.device), one)
 
@@ -164,7 +154,7 @@ def steps(s: Scale) -> list[Row]:
     for count, goal in zip(s.batches, (1.6, 1.8), strict=True):
         if s.late:
             break
-        made = batch(s, ours.task, count)
+        made = batch(ours.task, count, s.device)
         one = pending(s, ours.task, made)
         whole = seconds(
             s,
@@ -193,7 +183,7 @@ def use(s: Scale) -> list[Row]:
     """Row 3: model FLOPs use, nothing dropped, LAMB and average in the step."""
     recipe, count = undropped(s.h), s.batches[1]
     ours = engine(s, recipe)
-    one = pending(s, ours.task, batch(s, ours.task, count))
+    one = pending(s, ours.task, batch(ours.task, count, s.device))
     took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
     flops = 6 * recipe.model.macs(s.image) * count / took
     name = torch.cuda.get_device_name() if s.device.type == "cuda" else s.device.type
@@ -234,7 +224,7 @@ def memory(s: Scale) -> list[Row]:
         ("every block recomputed", 1.0, s.h),
     ):
         task = engine(s, recipe, share).task
-        one = pending(s, task, batch(s, task, s.batches[0]))
+        one = pending(s, task, batch(task, s.batches[0], s.device))
         backward(task, one)
         if s.device.type == "cuda":
             before = torch.cuda.memory_allocated()
@@ -254,7 +244,7 @@ def memory(s: Scale) -> list[Row]:
 def large(s: Scale) -> list[Row]:
     """H-52: one update."""
     ours = engine(s, s.h52)
-    one = pending(s, ours.task, batch(s, ours.task, s.batches[0]))
+    one = pending(s, ours.task, batch(ours.task, s.batches[0], s.device))
     took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
     peak = torch.cuda.max_memory_allocated() / 1e9 if s.device.type == "cuda" else 0.0
     return [Row("H-52: images/s, peak GB", f"{s.batches[0] / took:.0f}, {peak:.1f}")]
@@ -272,7 +262,7 @@ def reads(s: Scale) -> list[Row]:
     recipe = replace(s.h, batch_size=count, precision=precision)
     ranks = connect(meet_ranks(Run(timeout=120)), 120)
     made: Engine = build_engine(recipe, Run(), Layout(1, count, 1), ranks)
-    one = pending(s, made.task, batch(s, made.task, count))
+    one = pending(s, made.task, batch(made.task, count, s.device))
     made.update([one], 1e-3)
     found: Counter[str] = Counter()
     with waiting(found):

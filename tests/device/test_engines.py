@@ -15,16 +15,11 @@ import guards
 import precision
 import pytest
 import runs
-import tiny
 import torch
-from reference import distance, trained
+from reference import distance, evaluated_alone, trained
 from test_before import BEFORE
 from test_resume import logged, state
 
-from bigvit.data.sources import DigitsSource
-from bigvit.evaluate import evaluate
-from bigvit.ranks.joining import alone
-from bigvit.task import Task
 from tests.conftest import ROOT
 
 
@@ -70,13 +65,7 @@ def test_given_weights_are_those_at_every_stage(device_runs):
 
 
 def test_an_evaluation_counts_what_a_cpu_counts(device_runs):
-    ranks, task = alone(), Task(tiny.adamw)
-    task.init_weights()
-    task.to(ranks.device)
-    source = DigitsSource("test")
-    source.images, source.targets = source.images[:103], source.targets[:103]
-    with torch.no_grad():
-        here = evaluate(task.predict, source, tiny.adamw.data, 10, ranks).as_json()
+    here = evaluated_alone()
     loss = here.pop("test_loss")
     for counts in json.loads((device_runs / "counts_2.json").read_text()).values():
         assert counts.pop("test_loss") == pytest.approx(loss, rel=1e-6, abs=0)

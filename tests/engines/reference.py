@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import tiny
 import torch
@@ -15,6 +16,7 @@ from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import fill, outline
 from bigvit.engines.engine import Pending, mean_losses
 from bigvit.engines.single import SingleEngine
+from bigvit.evaluate import evaluate
 from bigvit.keyed_random import permutation
 from bigvit.ranks.joining import alone
 from bigvit.recipe import Recipe
@@ -74,6 +76,17 @@ def train_single(
     return {
         names[part.kind] + part.name: part.view.view(part.shape).cpu() for part in parts
     }, losses
+
+
+def evaluated_alone() -> dict[str, Any]:
+    """Counts of the first 103 test images by the initial weights of tiny.adamw, on one rank."""
+    ranks, task = alone(), Task(tiny.adamw)
+    task.init_weights()
+    task.to(ranks.device)
+    source = DigitsSource("test")
+    source.images, source.targets = source.images[:103], source.targets[:103]
+    with torch.no_grad():
+        return evaluate(task.predict, source, tiny.adamw.data, 10, ranks).as_json()
 
 
 def trained(run: Path, updates: int = tiny.UPDATES, kind: str = "weight") -> Weights:

@@ -5,22 +5,11 @@ from dataclasses import replace
 
 import pytest
 import tiny
-import torch
-
-from bigvit.data.sources import DigitsSource
-from bigvit.evaluate import evaluate
-from bigvit.ranks.joining import alone
-from bigvit.task import Task
+from reference import evaluated_alone
 
 
 def test_evaluation_counts_every_image_once_on_1_2_and_3_ranks(two_ranks, three_ranks):
-    ranks, task = alone(), Task(tiny.adamw)
-    task.init_weights()
-    task.to(ranks.device)
-    source = DigitsSource("test")
-    source.images, source.targets = source.images[:103], source.targets[:103]
-    with torch.no_grad():
-        alone_ = evaluate(task.predict, source, tiny.adamw.data, 10, ranks).as_json()
+    alone_ = evaluated_alone()
     assert alone_["images"] == 103 and 0 < alone_["top1_correct"] < 103
     loss = alone_.pop("test_loss")
     for world in (2, 3):

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from small import ROOT, TINY, wait_for
 
 from bigvit.checkpoint import metrics
 
-ROOT = Path(__file__).parents[2]
-SMALL = "--workers 0 --model.depth 1 --model.embed-dim 16 --model.num-heads 2 --log-every 1".split()
+SMALL = (*TINY, "--workers", "0", "--log-every", "1")
 TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2")
 ACCELERATE = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
 ACCELERATE = (*ACCELERATE, "--main_process_port", "0", "--mixed_precision", "no")
@@ -65,8 +65,7 @@ def test_the_end_of_torchrun_stops_the_run_after_a_checkpoint(number, tmp_path):
     run = tmp_path / "run"
     process = start(TORCHRUN, run, "--engine", "fsdp2", "--schedule.epochs", "5000")
     end = time.monotonic() + 120
-    while not (run / metrics.NAME).exists() and time.monotonic() < end:
-        time.sleep(0.1)
+    wait_for(run / metrics.NAME)
     process.send_signal(number)
     process.communicate(timeout=60)
     while status(run)[0] == "running" and time.monotonic() < end:

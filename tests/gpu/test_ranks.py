@@ -12,8 +12,8 @@ import pytest
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.run import checkpoints_of
 
-sys.path[:0] = [str(Path(__file__).parent.parent / room) for room in ("faults", "gpu")]
-from apart import apart  # noqa: E402
+sys.path[:0] = [str(Path(__file__).parent.parent / room) for room in ("faults", "engines")]
+from reference import distance  # noqa: E402
 from small import differing  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -63,7 +63,7 @@ def test_a_resumed_run_has_the_same_bits_by_deterministic_kernels(resumed, run):
 
 
 def test_how_far_two_runs_are_apart_without(free, record_property: Say):
-    difference = apart(*(read_weights(last(free / name))[1] for name in ("once", "twice")))
+    difference = distance(*(read_weights(last(free / name))[1] for name in ("once", "twice")))
     record_property("shown", f"{difference:.1e}")
     assert difference < 0.2  # bf16
 

@@ -25,8 +25,8 @@ from bigvit.recipe import AdamW, Lamb, Layout, Optimizer, Recipe, StochasticDept
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import DTYPES, Task
 
-sys.path.insert(0, str(Path(__file__).parent))
-from apart import apart  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parent.parent / "engines"))
+from reference import distance  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -124,7 +124,7 @@ def test_the_same_bits_again_and_resumed(device, fixed, precision, optimizer: Op
 
 def test_how_far_apart_without(device, record_property: Callable[[str, object], None]):
     runs = (trained(RECIPE), trained(RECIPE))
-    difference = apart(*({n: w[n] for n in w if n.startswith("weight/")} for w in runs))
+    difference = distance(*({n: w[n] for n in w if n.startswith("weight/")} for w in runs))
     record_property("shown", f"{difference:.1e}")
     assert difference < 1e-2  # float32; AdamW makes much of gradients that are nothing but rounding
 
