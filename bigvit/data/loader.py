@@ -106,6 +106,7 @@ def train_batches(
 
     sample = partial(_train_sample, source, recipe.data, recipe.seed)
     stream = _stream(_Batches(source, sample), places(), workers)
+    pinned = torch.accelerator.is_available()
     for number in numbers:
         micro = list[Batch]()
         for i in range(layout.accumulation):
@@ -114,7 +115,7 @@ def train_batches(
             batch = next(stream)._replace(
                 number=number, micro=i, mix=mix, draws=draws(number, span)
             )
-            micro.append(batch.pinned() if torch.accelerator.is_available() else batch)
+            micro.append(batch.pinned() if pinned else batch)
         yield micro
 
 

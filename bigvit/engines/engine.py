@@ -78,7 +78,15 @@ def buffer_slices(statistics: Mapping[str, Tensor], writer: bool) -> Iterator[Sl
         yield Slice(name, "buffer", tuple(buffer.shape), 0, len(view), view, writer)
 
 
-def average_statistics(statistics: Mapping[str, Tensor], ranks: Ranks) -> None:
+def total(group: dist.ProcessGroup | None, device: torch.device, values: Tensor) -> Tensor:
+    """The sum over a process group, None for all ranks, of tensors that may lie on the host, as
+    offloaded ones do. Collective."""
+    summed = values.to(device)
+    dist.all_reduce(summed, group=group)
+    return summed.to(values.device)
+
+
+def _average(statistics: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Every rank has seen other images: buffers become their means over ranks. Collective."""
     if buffers := list(statistics.values()):
         flat = torch.cat([buffer.view(-1) for buffer in buffers])
@@ -153,6 +161,20 @@ def backward(losses: dict[str, Tensor], scale: float, count: int) -> dict[str, T
 def mean_losses(losses: Sequence[dict[str, Tensor]]) -> Tensor:
     """Mean of each named loss over this rank's micro-batches, float32 (losses,)."""
     return torch.stack([torch.stack(list(each.values())) for each in losses]).detach().mean(dim=0)
+
+
+def mean_over_ranks(
+    task: Task,
+    losses: Sequence[dict[str, Tensor]],
+    statistics: Mapping[str, Tensor],
+    ranks: Ranks,
+) -> dict[str, Tensor]:
+    """Means over the global batch of each named loss; and, in place, of the task's statistics. Not
+    finite on one rank is not finite on all. Collective."""
+    means = mean_losses(losses)
+    dist.all_reduce(means)
+    _average(statistics, ranks)
+    return dict(zip(task.names, (means / ranks.world).unbind(), strict=True))
 
 
 def not_finite(losses: Mapping[str, float]) -> NotFinite | None:

@@ -6,10 +6,10 @@ and full-precision weight on one (OSS)."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from fairscale.nn.data_parallel import ShardedDataParallel
 from fairscale.optim.oss import OSS
 from torch import Tensor, nn
@@ -22,9 +22,9 @@ from bigvit.engines.engine import (
     Pending,
     Slice,
     StepInfo,
-    average_statistics,
     backward,
-    mean_losses,
+    mean_over_ranks,
+    total,
 )
 from bigvit.engines.masters import Master, Masters
 from bigvit.optim.groups import parameter_groups
@@ -37,9 +37,8 @@ class FairscaleEngine:
     """A task that is whole on every rank, in the recipe's precision. OSS says which rank steps a
     parameter, and hands the result to the others.
 
-    Clipping, loss scaling and state dicts are not fairscale's: its `clip_grad_norm` adds to the
-    norm in the wrong place, its grad scaler is off on a CPU, and its `load_state_dict` changes what
-    it is given.
+    Clipping, loss scaling and state dicts are not fairscale's: they are those of every engine, its
+    grad scaler is off on a CPU, and its `load_state_dict` changes what it is given.
     """
 
     def __init__(
@@ -76,14 +75,10 @@ class FairscaleEngine:
             elif name not in trained:
                 writer = i % ranks.world == ranks.rank
                 held.append(Master(name, tuple(p.shape), 0, p, writer))
-        self.masters = Masters(held, self.task, recipe, ranks, self._total, step=self.oss.step)
+        over = partial(total, None, ranks.device)  # each rank holds other parameters
+        self.masters = Masters(held, self.task, recipe, ranks, over, step=self.oss.step)
         self.pairs = [(named[each.name], each.weight) for each in held]
         self.oss.optim.then = self._step
-
-    def _total(self, values: Tensor) -> Tensor:
-        """The sum over the ranks, each of which holds other parameters."""
-        dist.all_reduce(values)
-        return values
 
     def _step(self) -> None:
         """What OSS does on this rank before the others are given the results."""
@@ -102,17 +97,13 @@ class FairscaleEngine:
     def update(
         self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
     ) -> StepInfo:
-        named: list[dict[str, Tensor]] = []
+        factor, each = (self.masters.loss_scale.scale, len(micro)), list[dict[str, Tensor]]()
         for i, inputs in enumerate(micro):
             self.ranks.went_on()
             last = i + 1 == len(micro)
             with contextlib.nullcontext() if last else self.parallel.no_sync():
-                scale = self.masters.loss_scale.scale
-                named.append(backward(self.parallel(inputs()), scale, len(micro)))
-        total = mean_losses(named)
-        dist.all_reduce(total)
-        average_statistics(self.statistics, self.ranks)
-        losses = dict(zip(self.task.names, (total / self.ranks.world).unbind(), strict=True))
+                each.append(backward(self.parallel(inputs()), *factor))
+        losses = mean_over_ranks(self.task, each, self.statistics, self.ranks)
         gradients = {name: p.grad for name, p in self.named.items()}
         info = self.masters.update(losses, gradients, lr, check, norms)
         # not OSS' own: what lies in a bucket of ShardedDataParallel would stay there

@@ -4,10 +4,10 @@
 """torch's own sharding: `fully_shard` (FSDP2), a block at a time."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -27,9 +27,9 @@ from bigvit.engines.engine import (
     Pending,
     Slice,
     StepInfo,
-    average_statistics,
     backward,
-    mean_losses,
+    mean_over_ranks,
+    total,
 )
 from bigvit.engines.masters import Master, Masters
 from bigvit.ranks.joining import Ranks
@@ -75,7 +75,8 @@ class FSDP2Engine:
         )
         self.modules = [m for m in self.task.modules() if isinstance(m, FSDPModule)]
         self.statistics = self.task.statistics()
-        self.masters = Masters(list(self._held()), self.task, recipe, ranks, self._total)
+        over = partial(total, self.mesh.get_group(-1), ranks.device)  # who holds other pieces
+        self.masters = Masters(list(self._held()), self.task, recipe, ranks, over)
 
     def _held(self) -> Iterator[Master]:
         """This rank's pieces: of each weight, rows of its first dimension."""
@@ -92,25 +93,15 @@ class FSDP2Engine:
             assert isinstance(p, DTensor), name
             yield name, p
 
-    def _total(self, values: Tensor) -> Tensor:
-        """The sum over the ranks that hold other pieces."""
-        summed = values.to(self.ranks.device)
-        dist.all_reduce(summed, group=self.mesh.get_group(-1))
-        return summed.to(values.device)
-
     def update(
         self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
     ) -> StepInfo:
-        named: list[dict[str, Tensor]] = []
+        factor, each = (self.masters.loss_scale.scale, len(micro)), list[dict[str, Tensor]]()
         for i, inputs in enumerate(micro):
             self.ranks.went_on()
             self._next(last=i + 1 == len(micro))
-            scale = self.masters.loss_scale.scale
-            named.append(backward(self.task(inputs()), scale, len(micro)))
-        total = mean_losses(named)
-        dist.all_reduce(total)
-        average_statistics(self.statistics, self.ranks)
-        losses = dict(zip(self.task.names, (total / self.ranks.world).unbind(), strict=True))
+            each.append(backward(self.task(inputs()), *factor))
+        losses = mean_over_ranks(self.task, each, self.statistics, self.ranks)
         gradients = {
             name: None if p.grad is None else cast(DTensor, p.grad).to_local()
             for name, p in self._sharded()
@@ -133,10 +124,7 @@ class FSDP2Engine:
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        self.task.eval()
-        logits = self.task(images)["logits"]
-        self.task.train()
-        return logits
+        return self.task(images)["logits"]  # by the door at which torch gathers weights
 
     def slices(self) -> Iterator[Slice]:
         return self.masters.slices()

@@ -112,8 +112,9 @@ class LAMB(torch.optim.Optimizer):
             self._direction(*(t.view(-1)[start:stop] for t in tensors), group["betas"], scalars)
             for _, start, stop in self._segments(p)
         ]
-        empty = torch.zeros(2, 0, dtype=torch.float64, device=p.device)
-        return torch.stack(squares, dim=1) if squares else empty
+        if not squares:  # a piece of nothing but padding
+            return torch.zeros(2, 0, dtype=torch.float64, device=p.device)
+        return torch.stack(squares, dim=1)
 
     def _segments(self, p: Tensor) -> tuple[Segment, ...]:
         shard = self.shards.get(p)

@@ -38,7 +38,7 @@ class Run:
     micro_batch: Batch[int | None] = None
     # share of the blocks recomputed in backward; 1 for all
     checkpoint_activations: Share[float] = 0.0
-    compile: bool = False  # compile each block with torch.compile; ZeRO stages 0 to 2
+    compile: bool = False  # compile each block with torch.compile; not at ZeRO stage 3
     # kernels that sum in a fixed order: on the same GPUs the same bits again, slower
     deterministic: bool = False
     # data processes a rank; None: what the cores allow, 12 at most

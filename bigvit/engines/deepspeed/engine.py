@@ -8,7 +8,6 @@ from typing import Any
 
 import deepspeed
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from bigvit import optim
@@ -20,8 +19,7 @@ from bigvit.engines.engine import (
     Pending,
     Slice,
     StepInfo,
-    average_statistics,
-    mean_losses,
+    mean_over_ranks,
     sound,
 )
 from bigvit.engines.loss_scale import LossScale
@@ -73,10 +71,7 @@ class DeepSpeedEngine:
             losses.append(self._backward(inputs))
             self.engine.step()  # counts the micro-batch; the weights change at the last one only
         losses.append(self._backward(micro[-1]))
-        total = mean_losses(losses)
-        dist.all_reduce(total)  # not finite on one rank is not finite on all
-        average_statistics(self.inside.statistics, self.ranks)
-        self.losses = dict(zip(self.task.names, (total / self.ranks.world).unbind(), strict=True))
+        self.losses = mean_over_ranks(self.task, losses, self.inside.statistics, self.ranks)
         if check is not None:
             check(sum(map(float, self.losses.values())))
         for group in self.inside.optimizer.param_groups:

@@ -30,7 +30,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.engine import ZERO_OPTIMIZATION, DeepSpeedEngine
 from torch import Tensor, nn
 
-from bigvit.engines.engine import Slice, buffer_slices
+from bigvit.engines.engine import Slice, buffer_slices, total
 from bigvit.engines.norms import Squares
 from bigvit.optim import LAMB, Segment, Shard
 from bigvit.optim.state import fresh_state, kinds, set_steps
@@ -200,15 +200,15 @@ class Inside:
         gradient anew in float64, one kernel after the other, and copies a number to the device."""
         held = [each for each in gradients if not getattr(each, "_zero_padding", False)]
         if held:
-            total = _squared_norm(held, torch.float64)
+            squares = _squared_norm(held, torch.float64)
         else:
-            total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+            squares = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         if self.kind == "flat":
-            total, group = total.float(), self.zero.dp_process_group
+            squares, group = squares.float(), self.zero.dp_process_group
         else:
             group = params[0].ds_process_group
-        dist.all_reduce(total, group=group)
-        return total.sqrt()
+        dist.all_reduce(squares, group=group)
+        return squares.sqrt()
 
     def clip(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip what the optimizer is about to step, as DeepSpeed would: but nobody looks whether
@@ -255,8 +255,8 @@ class Inside:
             of = torch.tensor(
                 [each.slot for each in segments], dtype=torch.long, device=flat.device
             )
-            total = partial(_total, group, self.ranks.device)
-            yield flat, Shard(segments, len(params), of, total)
+            over = partial(total, group, self.ranks.device)
+            yield flat, Shard(segments, len(params), of, over)
 
     def _flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]:
         """Each flat tensor, the parameters that it has pieces of, and the ranks with the rest."""
@@ -374,10 +374,3 @@ def _leave_to_the_norm(partition_gradients: bool = True) -> None:
 def _squared_norm(gradients: list[Tensor], dtype: torch.dtype) -> Tensor:
     """The sum of their squares, summed in this type, without a copy of them in it."""
     return torch.stack(list(torch._foreach_norm(gradients, 2, dtype))).square().sum()
-
-
-def _total(group: Any, device: torch.device, values: Tensor) -> Tensor:
-    """The sum over a process group of tensors that may lie on the host, as offloaded ones do."""
-    summed = values.to(device)
-    dist.all_reduce(summed, group=group)
-    return summed.to(values.device)
