@@ -7,7 +7,7 @@ venv=${BIGVIT_VENV:-.venv}
 python=${PYTHON:-python3}
 
 # what this environment was made from: the same files, nothing to do
-wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum)
+wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh bigvit/csrc/* | cksum)
 stamp=$venv/.bigvit-installed
 here=$(pwd -P)
 if [ -e "$stamp" ] && [ "$(cat "$stamp")" = "$wanted $here" ]; then

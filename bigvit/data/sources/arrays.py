@@ -43,6 +43,9 @@ class ArraySource:
     def contents(self) -> NDArray[np.uint8]:
         return self.images
 
+    def open(self, index: int) -> Image.Image:
+        return self.read(index)
+
     def read(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index]).convert(self.mode)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit.data.decode import content_of, decode
+from bigvit.data.decode import Photo, content_of
 from bigvit.data.sources.source import NAMES, Split
 
 ENDINGS = (b".jpg", b".jpeg", b".png", b".ppm", b".bmp", b".pgm", b".tif", b".tiff", b".webp")
@@ -97,9 +97,12 @@ class FileSource:
             os.close(folder)
         return sizes
 
-    def read(self, index: int) -> Image.Image:
+    def open(self, index: int) -> Photo:
         path = self.names[index]
-        return decode(content_of(os.path.join(self.root, path), shown(path)), shown(path))
+        return Photo(content_of(os.path.join(self.root, path), shown(path)), shown(path))
+
+    def read(self, index: int) -> Image.Image:
+        return self.open(index).image()
 
 
 def find_folders(root: Path) -> bool:

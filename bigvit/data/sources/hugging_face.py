@@ -19,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit.data.decode import BadImage, Unread, content_of, decode
+from bigvit.data.decode import BadImage, Photo, Unread, content_of
 from bigvit.data.sources.folders import shown
 from bigvit.data.sources.source import NAMES, Split
 from bigvit.recipe.words import read_json
@@ -95,6 +95,9 @@ class HuggingFaceSource:
         return sizes
 
     def read(self, index: int) -> Image.Image:
+        return self.open(index).image()
+
+    def open(self, index: int) -> Photo:
         name = self.name(index)
         try:
             cell = self.rows[index][self.image] or {}
@@ -105,7 +108,7 @@ class HuggingFaceSource:
         content, path = cell.get("bytes"), self._below(cell.get("path") or "")
         if content is None:
             content = content_of(path, name) if path else b""
-        return decode(content, name)
+        return Photo(content, name)
 
     def _without_bytes(self) -> Iterable[int]:
         """Numbers of the images whose cell holds none."""

@@ -5,6 +5,8 @@ from typing import Any, Literal, Protocol
 from numpy.typing import NDArray
 from PIL import Image
 
+from bigvit.data.decode import Photo
+
 Split = Literal["train", "test"]
 NAMES = {"train": ("train",), "test": ("validation", "val", "valid", "test")}
 """What a split is called on disk; where there are several, the first is taken."""
@@ -27,11 +29,15 @@ class Source(Protocol):
         -1 where it is not there; of images in memory, their pixels."""
         ...
 
-    def read(self, index: int) -> Image.Image:
-        """The decoded image: mode RGB, or L for the digits.
+    def open(self, index: int) -> Photo | Image.Image:
+        """The image, not decoded yet; of images in memory, the image.
 
         Raises:
             BadImage: it cannot be read.
             Unread: no image can be read.
         """
+        ...
+
+    def read(self, index: int) -> Image.Image:
+        """The decoded image: mode RGB, or L for the digits. Raises as `open` does."""
         ...
