@@ -84,13 +84,23 @@ enum verdict blur(pixel *image, int width, int height, float sigma) {
     return FINE;
 }
 
-static inline int gray_of(const uint8_t *p) {
-    return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16;
+/* A pixel as a number, of which loops over many are made wide by the compiler. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "red is the lowest byte");
+
+static inline uint32_t number(const pixel *image, size_t i) {
+    uint32_t found;
+    memcpy(&found, image[i], sizeof found);
+    return found;
+}
+
+static inline int gray_of(uint32_t p) {
+    return ((p & 255) * 19595 + (p >> 8 & 255) * 38470 + (p >> 16 & 255) * 7471 + 0x8000) >> 16;
 }
 
 WIDE void gray(pixel *image, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        image[i][0] = image[i][1] = image[i][2] = gray_of(image[i]);
+        uint32_t same = gray_of(number(image, i)) * 0x010101u;
+        memcpy(image[i], &same, sizeof same);
     }
 }
 
@@ -104,15 +114,16 @@ WIDE void solarize(pixel *image, size_t count, int threshold) {
 WIDE uint64_t lightness(const pixel *image, size_t count) {
     uint64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
-        sum += gray_of(image[i]);
+        sum += gray_of(number(image, i));
     }
     return sum;
 }
 
 /* Between two values, or beyond the second. */
-static inline uint8_t blended(int from, int to, float factor) {
+static inline int blended(int from, int to, float factor) {
     float value = from + factor * (to - from);
-    return value <= 0 ? 0 : value >= 255 ? 255 : (uint8_t)value;
+    value = value < 0 ? 0 : value;
+    return value > 255 ? 255 : (int)value;
 }
 
 void towards(pixel *image, size_t count, int value, float factor) {
@@ -127,10 +138,11 @@ void towards(pixel *image, size_t count, int value, float factor) {
 
 WIDE void towards_gray(pixel *image, size_t count, float factor) {
     for (size_t i = 0; i < count; i++) {
-        int value = gray_of(image[i]);
-        for (int channel = 0; channel < 4; channel++) {
-            image[i][channel] = blended(value, image[i][channel], factor);
-        }
+        uint32_t p = number(image, i);
+        int value = gray_of(p);
+        uint32_t red = blended(value, p & 255, factor), blue = blended(value, p >> 16 & 255, factor);
+        uint32_t made = red | (uint32_t)blended(value, p >> 8 & 255, factor) << 8 | blue << 16;
+        memcpy(image[i], &made, sizeof made);
     }
 }
 

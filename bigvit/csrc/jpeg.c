@@ -208,7 +208,7 @@ enum verdict jpeg_resized(
     }
     int wide = jpeg.output_width + TAPS - 1, kept = down_first ? wide : width;
     int high = down->last - down->first;
-    row = calloc(wide, sizeof(pixel));
+    row = calloc(2 * (size_t)wide, sizeof(pixel));
     rows = malloc((size_t)(bottom - top) * kept * sizeof(pixel));
     low = down_first ? malloc((size_t)high * wide * sizeof(pixel)) : row;
     if (row == NULL || rows == NULL || low == NULL) {
@@ -218,14 +218,18 @@ enum verdict jpeg_resized(
     if (top > MARGIN) {
         jpeg_skip_scanlines(&jpeg, top - MARGIN);
     }
+    const pixel *const in[2] = {row, row + wide};
     while ((int)jpeg.output_scanline < bottom) {
-        JSAMPROW line = (JSAMPROW)row;
-        int y = jpeg.output_scanline;
+        int y = (int)jpeg.output_scanline - top, odd = y & 1;
+        JSAMPROW line = (JSAMPROW)(row + odd * wide);
         jpeg_read_scanlines(&jpeg, &line, 1);
-        if (y >= top && down_first) {
-            memcpy(rows + (size_t)(y - top) * wide, row, wide * sizeof(pixel));
-        } else if (y >= top) {
-            resize_row(across, row, (int)first - box[0], rows + (size_t)(y - top) * width);
+        if (y >= 0 && down_first) {
+            memcpy(rows + (size_t)y * wide, line, wide * sizeof(pixel));
+        } else if (y >= 0 && (odd || y == bottom - top - 1)) {
+            pixel *last = rows + (size_t)y * width;
+            pixel *const out[2] = {odd ? last - width : last, last};
+            const pixel *const one[2] = {row, row};
+            resize_two(across, odd ? in : one, (int)first - box[0], out);
         }
     }
     if (jpeg_has_multiple_scans(&jpeg)) {
@@ -245,8 +249,11 @@ enum verdict jpeg_resized(
     }
     if (verdict == FINE && down_first) {
         resize_rows(down, rows, top - box[1], wide, low);
-        for (int y = 0; y < high; y++) {
-            resize_row(across, low + (size_t)y * wide, (int)first - box[0], out + (size_t)y * width);
+        for (int y = 0; y < high; y += 2) {
+            int next = y + 1 < high ? y + 1 : y;
+            const pixel *const from[2] = {low + (size_t)y * wide, low + (size_t)next * wide};
+            pixel *const to[2] = {out + (size_t)y * width, out + (size_t)next * width};
+            resize_two(across, from, (int)first - box[0], to);
         }
     } else if (verdict == FINE) {
         resize_rows(down, rows, top - box[1], width, out);

@@ -29,6 +29,8 @@ struct line {
     int *starts, *counts;
     int16_t *high; /* (last - first, taps) weights in units of 2^-14, rounded down, ... */
     int16_t *low;  /* ... and the rest of each, in units of 2^-22, 0 to 255 */
+    int steps;     /* how often TAPS inputs are taken, for any output */
+    void *spread;  /* both parts of the weights, as wide instructions take them */
 };
 
 #define TAPS 4
@@ -39,9 +41,10 @@ void line_free(struct line *line);
 /* The first input that a line needs, and the one after the last. */
 void line_reach(const struct line *line, int *start, int *stop);
 
-/* One row of pixels, of which the first is input `offset`, to the wanted pixels. TAPS - 1 more may be
- * read after the last. */
-void resize_row(const struct line *line, const pixel *in, int offset, pixel *out);
+/* Two rows of pixels, of which the first is input `offset`, to the wanted pixels; both may be one.
+ * More are read after the last, by weights of 0: line_slack of them. */
+void resize_two(const struct line *line, const pixel *const in[2], int offset, pixel *const out[2]);
+int line_slack(const struct line *line);
 
 /* Rows of `width` pixels, of which the first is input `offset`, to the wanted rows. */
 void resize_rows(const struct line *line, const pixel *in, int offset, int width, pixel *out);

@@ -15,6 +15,8 @@
 #define LOW 8   /* of them in its second part */
 #define HALF (1 << (BITS - 1))
 
+static enum verdict spread(struct line *line);
+
 static double cubic(double x) {
     const double a = -0.5;
     x = fabs(x);
@@ -35,7 +37,7 @@ enum verdict line_make(
     double shrink = scale < 1.0 ? 1.0 : scale, inverse = 1.0 / shrink;
     double support = (bicubic ? 2.0 : 1.0) * shrink;
     int most = (int)ceil(support) * 2 + 1, wanted = last - first;
-    line->first = first, line->last = last;
+    line->first = first, line->last = last, line->steps = 0, line->spread = NULL;
     line->taps = (most + TAPS - 1) / TAPS * TAPS;
     size_t count = (size_t)wanted * line->taps;
     line->starts = malloc(wanted * sizeof(int));
@@ -65,8 +67,14 @@ enum verdict line_make(
         }
         line->starts[i] = start;
         line->counts[i] = stop - start;
+        int steps = (stop - start + TAPS - 1) / TAPS;
+        line->steps = steps > line->steps ? steps : line->steps;
     }
     free(exact);
+    if (spread(line) != FINE) {
+        line_free(line);
+        return NO_MEMORY;
+    }
     return FINE;
 }
 
@@ -75,6 +83,7 @@ void line_free(struct line *line) {
     free(line->counts);
     free(line->high);
     free(line->low);
+    free(line->spread);
     memset(line, 0, sizeof *line);
 }
 
@@ -82,6 +91,10 @@ void line_reach(const struct line *line, int *start, int *stop) {
     int last = line->last - line->first - 1;
     *start = line->starts[0];
     *stop = line->starts[last] + line->counts[last];
+}
+
+int line_slack(const struct line *line) {
+    return line->steps * TAPS;
 }
 
 static inline uint8_t clipped(int32_t high, int32_t low) {
@@ -139,34 +152,80 @@ AVX2 static inline __m256i pairs(const int16_t *weights) {
     return _mm256_set1_epi32(two);
 }
 
-AVX2 static void row_avx2(const struct line *line, const pixel *in, int offset, pixel *out) {
-    /* of four pixels, each colour of two beside each other */
-    const __m128i beside = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-    const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    for (int i = 0; i < line->last - line->first; i++) {
-        const pixel *from = in + (line->starts[i] - offset);
-        const int16_t *high = line->high + (size_t)i * line->taps;
-        const int16_t *low = line->low + (size_t)i * line->taps;
-        __m256i highs = _mm256_setzero_si256(), lows = highs;
-        for (int j = 0; j < line->counts[i]; j += TAPS) {
-            __m128i four = _mm_shuffle_epi8(_mm_loadu_si128((const void *)(from + j)), beside);
-            __m256i values = _mm256_cvtepu8_epi16(four);
-            __m256i a = _mm256_castsi128_si256(_mm_loadl_epi64((const void *)(high + j)));
-            __m256i b = _mm256_castsi128_si256(_mm_loadl_epi64((const void *)(low + j)));
-            a = _mm256_permutevar8x32_epi32(a, spread);
-            b = _mm256_permutevar8x32_epi32(b, spread);
-            highs = _mm256_add_epi32(highs, _mm256_madd_epi16(values, a));
-            lows = _mm256_add_epi32(lows, _mm256_madd_epi16(values, b));
+/* Sums of two pixels, each as two halves to be added: their colours, as whole numbers. */
+AVX2 static inline __m256i both(const __m256i high[2], const __m256i low[2]) {
+    __m256i h = _mm256_add_epi32(
+        _mm256_permute2x128_si256(high[0], high[1], 0x20),
+        _mm256_permute2x128_si256(high[0], high[1], 0x31));
+    __m256i l = _mm256_add_epi32(
+        _mm256_permute2x128_si256(low[0], low[1], 0x20),
+        _mm256_permute2x128_si256(low[0], low[1], 0x31));
+    return whole(h, l);
+}
+
+/* Two rows, so that weights are fetched once for both. */
+AVX2 __attribute__((always_inline)) static inline void two_rows(
+    const struct line *line, const pixel *const in[2], int offset, int steps, pixel *const out[2]) {
+    /* of two pixels of 16 bits a colour, the same colours beside each other */
+    const __m256i beside = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    int wanted = line->last - line->first;
+    const __m256i *weight = line->spread;
+    for (int i = 0; i < wanted; i += 2) {
+        __m256i high[2][2] = {{{0}}}, low[2][2] = {{{0}}};
+        for (int k = 0; k < 2 && i + k < wanted; k++) {
+            int start = line->starts[i + k] - offset;
+            for (int j = 0; j < steps; j++, weight += 2) {
+                for (int y = 0; y < 2; y++) {
+                    __m128i four = _mm_loadu_si128((const void *)(in[y] + start + TAPS * j));
+                    __m256i values = _mm256_shuffle_epi8(_mm256_cvtepu8_epi16(four), beside);
+                    high[y][k] = _mm256_add_epi32(
+                        high[y][k], _mm256_madd_epi16(values, weight[0]));
+                    low[y][k] = _mm256_add_epi32(low[y][k], _mm256_madd_epi16(values, weight[1]));
+                }
+            }
         }
-        __m128i h = _mm_add_epi32(
-            _mm256_castsi256_si128(highs), _mm256_extracti128_si256(highs, 1));
-        __m128i l = _mm_add_epi32(_mm256_castsi256_si128(lows), _mm256_extracti128_si256(lows, 1));
-        __m128i sum = _mm_add_epi32(_mm_slli_epi32(h, LOW), l);
-        sum = _mm_srai_epi32(_mm_add_epi32(sum, _mm_set1_epi32(HALF)), BITS);
-        sum = _mm_packus_epi16(_mm_packs_epi32(sum, sum), sum);
-        int32_t packed = _mm_cvtsi128_si32(sum);
-        memcpy(out[i], &packed, sizeof packed);
+        __m256i sums = _mm256_packs_epi32(both(high[0], low[0]), both(high[1], low[1]));
+        __m128i packed = _mm_packus_epi16(
+            _mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+        int32_t four[4]; /* the first row's first, the second's first, their seconds */
+        memcpy(four, &packed, sizeof four);
+        for (int k = 0; k < 2 && i + k < wanted; k++) {
+            memcpy(out[0][i + k], &four[2 * k], sizeof(pixel));
+            memcpy(out[1][i + k], &four[2 * k + 1], sizeof(pixel));
+        }
     }
+}
+
+AVX2 static void rows_avx2(
+    const struct line *line, const pixel *const in[2], int offset, pixel *const out[2]) {
+    switch (line->steps) { /* unrolled */
+    case 1: two_rows(line, in, offset, 1, out); break;
+    case 2: two_rows(line, in, offset, 2, out); break;
+    case 3: two_rows(line, in, offset, 3, out); break;
+    case 4: two_rows(line, in, offset, 4, out); break;
+    default: two_rows(line, in, offset, line->steps, out);
+    }
+}
+
+/* The weights as two_rows takes them: of four inputs, each two's beside each other, four times. */
+static enum verdict spread(struct line *line) {
+    size_t wanted = line->last - line->first, count = wanted * line->steps * 2;
+    int16_t *to = aligned_alloc(sizeof(__m256i), count * sizeof(__m256i));
+    if (to == NULL) {
+        return NO_MEMORY;
+    }
+    line->spread = to;
+    for (size_t i = 0; i < wanted; i++) {
+        for (int j = 0; j < line->steps; j++, to += 32) {
+            size_t at = i * line->taps + j * TAPS;
+            for (int k = 0; k < 16; k++) {
+                to[k] = line->high[at + k / 8 * 2 + k % 2];
+                to[k + 16] = line->low[at + k / 8 * 2 + k % 2];
+            }
+        }
+    }
+    return FINE;
 }
 
 AVX2 static size_t column_avx2(
@@ -188,10 +247,10 @@ AVX2 static size_t column_avx2(
             highs[1] = _mm256_add_epi32(highs[1], _mm256_madd_epi16(values, h));
             lows[1] = _mm256_add_epi32(lows[1], _mm256_madd_epi16(values, l));
         }
-        __m256i both = _mm256_packs_epi32(whole(highs[0], lows[0]), whole(highs[1], lows[1]));
-        both = _mm256_permute4x64_epi64(both, _MM_SHUFFLE(3, 1, 2, 0));
+        __m256i sums = _mm256_packs_epi32(whole(highs[0], lows[0]), whole(highs[1], lows[1]));
+        sums = _mm256_permute4x64_epi64(sums, _MM_SHUFFLE(3, 1, 2, 0));
         __m128i packed = _mm_packus_epi16(
-            _mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+            _mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
         _mm_storeu_si128((void *)(out + x), packed);
     }
     return x;
@@ -200,8 +259,13 @@ AVX2 static size_t column_avx2(
 #define HAS_AVX2 __builtin_cpu_supports("avx2")
 #else
 #define HAS_AVX2 0
-#define row_avx2 row_anywhere
+#define rows_avx2(...)
 #define column_avx2(...) 0
+
+static enum verdict spread(struct line *line) {
+    (void)line;
+    return FINE;
+}
 #endif
 
 static int plainly; /* whether to do without wide instructions */
@@ -210,11 +274,13 @@ void do_plainly(int yes) {
     plainly = yes;
 }
 
-void resize_row(const struct line *line, const pixel *in, int offset, pixel *out) {
+void resize_two(
+    const struct line *line, const pixel *const in[2], int offset, pixel *const out[2]) {
     if (HAS_AVX2 && !plainly) {
-        row_avx2(line, in, offset, out);
+        rows_avx2(line, in, offset, out);
     } else {
-        row_anywhere(line, in, offset, out);
+        row_anywhere(line, in[0], offset, out[0]);
+        row_anywhere(line, in[1], offset, out[1]);
     }
 }
 

@@ -88,9 +88,10 @@ def _agrees(pixels: ModuleType) -> bool:
         found = _part_of(pixels, stream.getvalue(), part)
         box = (left, top, left + width, top + height)
         wanted = image.crop(box).resize((16, 24), Image.Resampling.BICUBIC)
-        if found is None or not np.array_equal(found[..., :3], wanted):
+        if found is None or not np.array_equal(found[..., :3], np.asarray(wanted)):
             return False
         pixels.blur(found, 16, 24, 1.3)
-        if not np.array_equal(found[..., :3], wanted.filter(ImageFilter.GaussianBlur(1.3))):
+        blurred = wanted.filter(ImageFilter.GaussianBlur(1.3))
+        if not np.array_equal(found[..., :3], np.asarray(blurred)):
             return False
     return True

@@ -206,7 +206,8 @@ def compared(contents: Iterator[bytes], seed: int) -> tuple[int, int]:
         else:
             part = next(draws(1, whole.shape[1::-1], generator.randrange(1 << 30)))
             said, found = verdict(content, part)
-            assert said == "" and np.array_equal(found, crop.taken(Image.fromarray(whole), part))
+            wanted = np.asarray(crop.taken(Image.fromarray(whole), part))
+            assert said == "" and np.array_equal(found, wanted)
             fine += 1
     return bad, fine
 

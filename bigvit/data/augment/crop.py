@@ -53,8 +53,8 @@ class SimpleCrop(NamedTuple):
     def part(self, size: tuple[int, int]) -> Part:
         """What it takes of an image of (width, height): no more is resized than it needs."""
         rows, columns = self._places()
-        window = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-        window = tuple(map(int, window))
+        left, right, top, bottom = map(int, (columns.min(), columns.max(), rows.min(), rows.max()))
+        window = (left, top, right + 1, bottom + 1)
         return Part((0, 0, *size), (self.width, self.height), window, self.interpolation)
 
     def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
