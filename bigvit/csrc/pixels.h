@@ -49,7 +49,8 @@ int line_slack(const struct line *line);
 /* Rows of `width` pixels, of which the first is input `offset`, to the wanted rows. */
 void resize_rows(const struct line *line, const pixel *in, int offset, int width, pixel *out);
 
-/* Whether to do without AVX2 from now on. */
+/* Whether the processor has AVX2, and it is to be used. */
+int has_avx2(void);
 void do_plainly(int yes);
 
 /* Size of a JPEG whose header is nothing out of the ordinary. */

@@ -274,9 +274,13 @@ void do_plainly(int yes) {
     plainly = yes;
 }
 
+int has_avx2(void) {
+    return HAS_AVX2 && !plainly;
+}
+
 void resize_two(
     const struct line *line, const pixel *const in[2], int offset, pixel *const out[2]) {
-    if (HAS_AVX2 && !plainly) {
+    if (has_avx2()) {
         rows_avx2(line, in, offset, out);
     } else {
         row_anywhere(line, in[0], offset, out[0]);
@@ -286,7 +290,7 @@ void resize_two(
 
 void resize_rows(const struct line *line, const pixel *in, int offset, int width, pixel *out) {
     size_t bytes = (size_t)width * sizeof(pixel);
-    int wide = HAS_AVX2 && !plainly;
+    int wide = has_avx2();
     for (int i = 0; i < line->last - line->first; i++) {
         const uint8_t *from = *in + (line->starts[i] - offset) * bytes;
         const int16_t *high = line->high + (size_t)i * line->taps;
