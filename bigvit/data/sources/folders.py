@@ -33,7 +33,16 @@ class FileNames:
         while block := list(islice(each, self.BLOCK)):
             content += zlib.compress(b"\0".join(block), 1)
             starts.append(len(content))
-        self.content, self.starts = bytes(content), np.array(starts, np.int64)
+        self._set(bytes(content), np.array(starts, np.int64))
+
+    @classmethod
+    def of(cls, content: bytes, starts: NDArray[np.int64]) -> "FileNames":
+        """The names that another object's `content` and `starts` hold."""
+        (names := cls.__new__(cls))._set(content, starts)
+        return names
+
+    def _set(self, content: bytes, starts: NDArray[np.int64]) -> None:
+        self.content, self.starts = content, starts
         self._last: tuple[int, list[bytes]] = (-1, [])  # block: names are often asked in order
 
     def __getitem__(self, index: int) -> bytes:

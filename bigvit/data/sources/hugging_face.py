@@ -21,7 +21,7 @@ from PIL import Image
 
 from bigvit.data.decode import BadImage, Unread, content_of, decode
 from bigvit.data.sources.folders import shown
-from bigvit.data.sources.source import NAMES, Split
+from bigvit.data.sources.source import Split, choose
 from bigvit.recipe.words import read_json
 
 HUB = "hf:"
@@ -205,7 +205,7 @@ def open_saved(root: Path, split: Split) -> HuggingFaceSource:
         raise ValueError(said) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"dataset_dict.json is damaged: {error}") from None
-    name = _choose(splits, split)
+    name = choose(splits, split)
     from datasets import load_from_disk
 
     try:
@@ -230,7 +230,7 @@ def open_parquet(root: Path, found: dict[str, list[Path]], split: Split) -> Hugg
     Raises:
         ValueError: there are none of the split, or they cannot be read.
     """
-    files = found[_choose(found, split)]
+    files = found[choose(found, split)]
     from datasets import Dataset, config
     from datasets.exceptions import DatasetGenerationError
 
@@ -291,16 +291,8 @@ def open_hub(name: str, split: Split) -> HuggingFaceSource:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
-        rows = load_dataset(name, split=_choose(get_dataset_split_names(name), split))
+        rows = load_dataset(name, split=choose(get_dataset_split_names(name), split))
     except OSError as error:
         raise ValueError(str(error)) from None
     fetched = (HF_HUB_CACHE, config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH)
     return HuggingFaceSource(rows, split, fetched)
-
-
-def _choose(there: Any, split: Split) -> str:
-    for name in NAMES[split]:
-        if name in there:
-            return name
-    listed = ", ".join(name or "files of another name" for name in there)
-    raise ValueError(f"it has no {' or '.join(NAMES[split])} split, only {listed}")

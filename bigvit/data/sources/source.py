@@ -1,5 +1,6 @@
 """What a source of images is."""
 
+from collections.abc import Collection
 from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
@@ -35,3 +36,16 @@ class Source(Protocol):
             Unread: no image can be read.
         """
         ...
+
+
+def choose(there: Collection[str], split: Split) -> str:
+    """Which of the splits that are there is one; "" is what has no split's name.
+
+    Raises:
+        ValueError: none is.
+    """
+    for name in NAMES[split]:
+        if name in there:
+            return name
+    listed = ", ".join(name or "files of another name" for name in there)
+    raise ValueError(f"it has no {' or '.join(NAMES[split])} split, only {listed}")
