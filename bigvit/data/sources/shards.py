@@ -12,6 +12,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,27 +184,31 @@ def _listed(root: Path, shards: Sequence[Path]) -> Listed:
         hasher.update(os.fsencode(shard) + f"\0{known}".encode())
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bigvit"
     file = folder / f"shards-{hasher.hexdigest()}.npz"
-    try:
+    with suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         return _kept(file, shards)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # there is none, or a damaged one
-        listed = _found(root, shards)
-    aside = folder / f".{file.stem}-{os.getpid()}-{os.urandom(4).hex()}.npz"
-    try:
+    listed = _found(root, shards)  # none was kept, or it is damaged
+    with suppress(OSError):  # a full disk, or one that is read only: it is found anew next time
         folder.mkdir(parents=True, exist_ok=True)
-        values = {name: value for name, value in listed._asdict().items() if name in ARRAYS}
-        text, within = np.frombuffer(listed.names.content, np.uint8), listed.names.starts
-        np.savez(aside, **values, text=text, within=within)
-        aside.replace(file)  # whole or absent, whoever else writes it
-    except OSError:  # a full disk, or one that is read only: it is found anew the next time
-        aside.unlink(missing_ok=True)
+        aside = folder / f".{file.stem}-{os.getpid()}-{os.urandom(4).hex()}.npz"
+        try:
+            _keep(aside, listed)
+            aside.replace(file)  # whole or absent, whoever else writes it
+        finally:
+            aside.unlink(missing_ok=True)
     return listed
 
 
 ARRAYS = ("marks", "starts", "blocks", "sizes", "targets")
 
 
+def _keep(file: Path, listed: Listed) -> None:
+    arrays = {name: getattr(listed, name) for name in ARRAYS}
+    text = np.frombuffer(listed.names.content, np.uint8)
+    np.savez(file, **arrays, text=text, within=listed.names.starts)
+
+
 def _kept(file: Path, shards: Sequence[Path]) -> Listed:
-    with np.load(file, allow_pickle=False) as values:
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as values:
         names = FileNames.of(values["text"].tobytes(), values["within"])
         arrays = {name: values[name] for name in ARRAYS}
     return Listed(shards=[os.fsencode(shard) for shard in shards], names=names, **arrays)

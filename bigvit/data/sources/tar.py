@@ -1,8 +1,8 @@
 """The files in a tar archive and where they lie in it, from their headers alone: ustar, GNU's long
 names and pax (POSIX.1-2001), as GNU tar, Python and webdataset write them.
 
-Python's `tarfile` does so at 34 microseconds a file, this at 4; and it takes a damaged archive's
-rest for its end.
+Python's `tarfile` takes 35 microseconds a member, this 6; and a damaged header is not taken for the
+end, as there.
 """
 
 import os
