@@ -19,6 +19,7 @@ from bigvit.data.sources.source import NAMES, Split
 
 ENDINGS = (b".jpg", b".jpeg", b".png", b".ppm", b".bmp", b".pgm", b".tif", b".tiff", b".webp")
 """torchvision's; upper case counts too."""
+ASCII = bytes([0, *range(32, 127)])
 CHUNK, THREADS = 1 << 14, 16  # files; a network's file system answers one after the other
 
 
@@ -56,9 +57,18 @@ class FileNames:
         blocks = range(start // self.BLOCK, -(-stop // self.BLOCK))
         return islice((name for block in blocks for name in self._block(block)), stop - start)
 
+    def shown(self) -> Iterator[bytes]:
+        """All names as they are shown, each with a zero byte behind it, by the block."""
+        for block in range(len(self.starts) - 1):
+            text = self._joined(block) + b"\0"
+            yield text if is_plain(text) else b"".join(map(_line, text[:-1].split(b"\0")))
+
     def _block(self, block: int) -> list[bytes]:
+        return self._joined(block).split(b"\0")
+
+    def _joined(self, block: int) -> bytes:
         start, stop = self.starts[block], self.starts[block + 1]
-        return zlib.decompress(self.content[start:stop]).split(b"\0")
+        return zlib.decompress(self.content[start:stop])
 
     @property
     def nbytes(self) -> int:
@@ -83,6 +93,9 @@ class FileSource:
 
     def name(self, index: int) -> str:
         return shown(self.names[index])
+
+    def all_names(self) -> Iterator[bytes]:
+        return self.names.shown()
 
     def contents(self) -> NDArray[np.int64]:
         count = len(self)
@@ -192,3 +205,17 @@ def shown(name: bytes) -> str:
     """A name that can be printed on one line, whatever its bytes."""
     text = name.decode(errors="backslashreplace")
     return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def is_plain(text: bytes) -> bool:
+    """Whether names with zero bytes between them are all shown as they are."""
+    if not text.translate(None, ASCII):  # ten times as fast
+        return True
+    try:
+        return text.decode().replace("\0", "").isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def _line(name: bytes) -> bytes:
+    return shown(name).encode() + b"\0"

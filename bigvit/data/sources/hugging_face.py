@@ -10,7 +10,7 @@ cell that holds no bytes may name a file below the data root, and no other.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bigvit.data.decode import BadImage, Unread, content_of, decode
-from bigvit.data.sources.folders import shown
+from bigvit.data.sources.folders import is_plain, shown
 from bigvit.data.sources.source import Split, choose
 from bigvit.recipe.words import read_json
 
 HUB = "hf:"
+ROWS = 1 << 16  # whose names are made at once
 LABELS = ("label", "labels", "fine_label")  # the column taken where several are classes
 
 
@@ -82,6 +83,27 @@ class HuggingFaceSource:
     def name(self, index: int) -> str:
         path = self._paths[index].as_py()
         return f"{self.split}[{index}]" + (f" {shown(os.fsencode(path))}" if path else "")
+
+    def all_names(self) -> Iterator[bytes]:
+        import pyarrow as pa
+        from pyarrow import compute
+
+        def joined(*parts: Any) -> Any:
+            return compute.call_function("binary_join_element_wise", [*parts, ""])
+
+        for first in range(0, len(self), ROWS):
+            paths = self._paths.slice(first, ROWS).combine_chunks().fill_null("")
+            rows = range(first, first + len(paths))
+            ends = joined("] ", paths, "\0")
+            if (none := compute.call_function("equal", [paths, ""])).true_count:
+                ends = compute.call_function("if_else", [none, "]\0", ends])
+            names = joined(
+                f"{self.split}[", pa.array(np.arange(first, rows.stop)).cast("string"), ends
+            )
+            _, offsets, content = names.buffers()
+            text = memoryview(content)[: np.frombuffer(offsets, np.int32)[len(rows)]].tobytes()
+            plain = len(text) - len(text.translate(None, b"\0")) == len(rows) and is_plain(text)
+            yield text if plain else b"".join(f"{self.name(row)}\0".encode() for row in rows)
 
     def contents(self) -> NDArray[np.int64]:
         from pyarrow import compute

@@ -60,6 +60,9 @@ class ShardSource:
     def name(self, index: int) -> str:
         return shown(self.listed.names[index])
 
+    def all_names(self) -> Iterator[bytes]:
+        return self.listed.names.shown()
+
     def contents(self) -> NDArray[np.int64]:
         return self.listed.sizes
 

@@ -1,6 +1,6 @@
 """What a source of images is."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
@@ -21,6 +21,10 @@ class Source(Protocol):
 
     def name(self, index: int) -> str:
         """What the image is called where it is listed."""
+        ...
+
+    def all_names(self) -> Iterator[bytes]:
+        """Every image's name in UTF-8 with a zero byte behind it, in order, many at a time."""
         ...
 
     def contents(self) -> NDArray[Any]:
