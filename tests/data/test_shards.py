@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forms import members, write_shard
@@ -77,7 +78,7 @@ def test_what_gnu_tar_writes_is_read(tmp_path: Path, format: str) -> None:
 
 
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_members_beyond_eight_gigabytes_are_passed_over(tmp_path: Path, format: int) -> None:
+def test_members_beyond_eight_gigabytes_are_passed_over(tmp_path: Path, format: Any) -> None:
     """Their sizes are in other digits, or in pax headers. The file has a hole."""
     large, path = tarfile.TarInfo("a.jpg"), tmp_path / "train/0.tar"
     large.size = 9 << 30

@@ -117,7 +117,7 @@ def _is_sound(header: bytes) -> bool:
 def _number(field: bytes) -> int | None:
     """Octal digits; or, after a byte 128, what is too large for these."""
     if field[0] == 128:
-        return int.from_bytes(field[1:])
+        return int.from_bytes(field[1:], "big")
     digits = field.partition(b"\0")[0].strip(b" ") or b"0"
     return int(digits, 8) if OCTAL.issuperset(digits) else None
 
