@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forms import members, write_shard
@@ -77,7 +78,7 @@ def test_what_gnu_tar_writes_is_read(tmp_path: Path, format: str) -> None:
 
 
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_members_beyond_eight_gigabytes_are_passed_over(tmp_path: Path, format: int) -> None:
+def test_members_beyond_eight_gigabytes_are_passed_over(tmp_path: Path, format: Any) -> None:
     """Their sizes are in other digits, or in pax headers. The file has a hole."""
     large, path = tarfile.TarInfo("a.jpg"), tmp_path / "train/0.tar"
     large.size = 9 << 30
@@ -276,7 +277,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "sparse, by GNU": (sparse("gnu"), "a sparse or split file at byte 0; write it again"),
     "sparse, by pax": (sparse("pax"), "a sparse file at byte 512; write it again, by plain tar"),
-    "a folder": (lambda path: path.mkdir(parents=True), "0.tar cannot be read: Is a directory"),
+    "a folder": (lambda path: path.mkdir(parents=True), "train/0.tar is not a file"),
+    "a pipe": (lambda path: (path.parent.mkdir(), os.mkfifo(path)) and None, "is not a file"),
     "compressed": (
         lambda path: text(b"")(path.with_name("1.tar.gz")),
         "train/1.tar.gz is compressed, .* unpack it",
@@ -307,7 +309,7 @@ def test_every_cut_and_every_damaged_header_byte_is_told(tmp_path: Path) -> None
             continue
         assert list(source.targets) == [1] * len(source), end
         assert source.name(0) == "train/0.tar/a.jpg"
-    for byte in range(512):  # a flip of any is noticed, as the sum is
+    for byte in set(range(512)) - {155}:  # a flip of any but the space behind the sum is noticed
         path.write_bytes(whole[: B + byte] + bytes([whole[B + byte] ^ 1]) + whole[B + byte + 1 :])
         with path.open("rb", buffering=0) as file, pytest.raises(ValueError, match=f"{B:,}"):
             list(Archive(file.fileno()).members())

@@ -9,6 +9,7 @@ or number on the disk change, as they do if it is replaced, its time of change k
 import json
 import os
 import re
+import stat
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -183,9 +184,12 @@ def _listed(root: Path, shards: Sequence[Path]) -> Listed:
     hasher = xxhash.xxh3_128(b"%d" % KEPT)
     for shard in shards:
         status = (root / shard).stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{shard} is not a file")
         known = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         hasher.update(os.fsencode(shard) + f"\0{known}".encode())
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bigvit"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(cache, "bigvit")
     file = folder / f"shards-{hasher.hexdigest()}.npz"
     with suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         return _kept(file, shards)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 BLOCK = 512  # bytes: contents begin and headers stand at multiples of it
 WINDOW = 4096  # bytes read at a time: about a class, its header, and the next image's
 LONGEST = 1 << 20  # bytes of a name, of a pax header, and of padding at the end
+OCTAL = frozenset(b"01234567")
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -116,12 +117,9 @@ def _is_sound(header: bytes) -> bool:
 def _number(field: bytes) -> int | None:
     """Octal digits; or, after a byte 128, what is too large for these."""
     if field[0] == 128:
-        return int.from_bytes(field[1:])
-    digits = field.strip(b" \0")
-    try:
-        return int(digits or b"0", 8) if not digits.startswith((b"-", b"+")) else None
-    except ValueError:
-        return None
+        return int.from_bytes(field[1:], "big")
+    digits = field.partition(b"\0")[0].strip(b" ") or b"0"
+    return int(digits, 8) if OCTAL.issuperset(digits) else None
 
 
 def _name(header: bytes) -> bytes:
