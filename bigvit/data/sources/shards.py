@@ -9,21 +9,18 @@ or number on the disk change, as they do if it is replaced, its time of change k
 import json
 import os
 import re
-import stat
-import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 from PIL import Image
 
 from bigvit.data.decode import LARGEST, MACHINES, BadImage, Unread, decode
-from bigvit.data.sources.folders import ENDINGS, THREADS, FileNames, shown
+from bigvit.data.sources.folders import THREADS, FileNames, shown
+from bigvit.data.sources.look import ENDINGS
 from bigvit.data.sources.source import NAMES, Split, choose
 from bigvit.data.sources.tar import BLOCK, Archive
 from bigvit.recipe.words import read_json
@@ -181,49 +178,20 @@ def _marks(descriptor: int) -> tuple[int, int]:
 
 def _listed(root: Path, shards: Sequence[Path]) -> Listed:
     """The images in shards: as kept, or found now, and kept where that is possible."""
-    hasher = xxhash.xxh3_128(b"%d" % KEPT)
     for shard in shards:
-        status = (root / shard).stat()
-        if not stat.S_ISREG(status.st_mode):
+        if not (root / shard).is_file():
             raise ValueError(f"{shard} is not a file")
-        known = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-        hasher.update(os.fsencode(shard) + f"\0{known}".encode())
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(cache, "bigvit")
-    file = folder / f"shards-{hasher.hexdigest()}.npz"
-    with suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        return _kept(file, shards)
-    listed = _found(root, shards)  # none was kept, or it is damaged
-    with suppress(OSError):  # a full disk, or one that is read only: it is found anew next time
-        folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f".{file.stem}-{os.getpid()}-{os.urandom(4).hex()}.npz"
-        try:
-            _keep(aside, listed)
-            aside.replace(file)  # whole or absent, whoever else writes it
-        finally:
-            aside.unlink(missing_ok=True)
-    return listed
+    paths = [os.fsencode(shard) for shard in shards]
+    marks = marks_of([os.path.join(os.fsencode(root), path) for path in paths])
+    found = kept(f"shards{KEPT}", os.fsencode(root), paths, marks, lambda: _found(root, paths))
+    return Listed(paths, names=FileNames.of(found), **{name: found[name] for name in ARRAYS})
 
 
 ARRAYS = ("marks", "starts", "blocks", "sizes", "targets")
 
 
-def _keep(file: Path, listed: Listed) -> None:
-    arrays = {name: getattr(listed, name) for name in ARRAYS}
-    text = np.frombuffer(listed.names.content, np.uint8)
-    np.savez(file, **arrays, text=text, within=listed.names.starts)
-
-
-def _kept(file: Path, shards: Sequence[Path]) -> Listed:
-    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as values:
-        names = FileNames.of(values["text"].tobytes(), values["within"])
-        arrays = {name: values[name] for name in ARRAYS}
-    return Listed(shards=[os.fsencode(shard) for shard in shards], names=names, **arrays)
-
-
-def _found(root: Path, shards: Sequence[Path]) -> Listed:
+def _found(root: Path, paths: list[bytes]) -> Arrays:
     """The images in shards, whose headers are read."""
-    paths = [os.fsencode(shard) for shard in shards]
     marks: list[tuple[int, int]] = []
     parts: list[NDArray[np.int64]] = []
 
@@ -248,15 +216,13 @@ def _found(root: Path, shards: Sequence[Path]) -> Listed:
 
     text = FileNames(names())
     offsets, sizes, targets = np.concatenate(parts).T
-    return Listed(
-        shards=paths,
-        marks=np.array(marks, np.int64),
-        starts=np.cumsum([0, *map(len, parts[:-1])]),
-        blocks=(offsets // BLOCK).astype(np.uint32),
-        sizes=sizes.copy(),
-        targets=targets.astype(np.int32),
-        names=text,
-    )
+    return text.arrays() | {
+        "marks": np.array(marks, np.int64),
+        "starts": np.cumsum([0, *map(len, parts[:-1])]),
+        "blocks": (offsets // BLOCK).astype(np.uint32),
+        "sizes": sizes.copy(),
+        "targets": targets.astype(np.int32),
+    }
 
 
 def _images(archive: Archive) -> tuple[list[bytes], NDArray[np.int64]]:
