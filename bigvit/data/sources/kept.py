@@ -25,8 +25,8 @@ DAMAGED = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile)
 
 
 def marks_of(paths: Sequence[bytes], look: Callable[..., Any] = map) -> NDArray[np.int64]:
-    """What changes with a folder's entries, or a file's content (paths, 4): both times of change, in
-    nanoseconds, the size in bytes, the number on the disk."""
+    """What changes with a folder's entries, or a file's content (paths, 4): both times of change,
+    in nanoseconds, the size in bytes, the number on the disk."""
 
     def mark(path: bytes) -> tuple[int, int, int, int]:
         status = os.stat(path)

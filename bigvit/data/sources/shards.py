@@ -20,6 +20,7 @@ from PIL import Image
 
 from bigvit.data.decode import LARGEST, MACHINES, BadImage, Unread, decode
 from bigvit.data.sources.folders import THREADS, FileNames, shown
+from bigvit.data.sources.kept import Arrays, kept, marks_of
 from bigvit.data.sources.look import ENDINGS
 from bigvit.data.sources.source import NAMES, Split, choose
 from bigvit.data.sources.tar import BLOCK, Archive
