@@ -101,12 +101,10 @@ class HuggingFaceSource:
         for first in range(0, len(self), ROWS):
             paths = self._paths.slice(first, ROWS).combine_chunks().fill_null("")
             rows = range(first, first + len(paths))
-            ends = joined("] ", paths, "\0")
+            start = f"{self.split}[", pa.array(np.arange(first, rows.stop)).cast("string")
+            names = joined(*start, "] ", paths, "\0")
             if (none := compute.call_function("equal", [paths, ""])).true_count:
-                ends = compute.call_function("if_else", [none, "]\0", ends])
-            names = joined(
-                f"{self.split}[", pa.array(np.arange(first, rows.stop)).cast("string"), ends
-            )
+                names = compute.call_function("if_else", [none, joined(*start, "]\0"), names])
             _, offsets, content = names.buffers()
             text = memoryview(content)[: np.frombuffer(offsets, np.int32)[len(rows)]].tobytes()
             plain = len(text) - len(text.translate(None, b"\0")) == len(rows) and is_plain(text)
