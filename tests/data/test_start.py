@@ -248,18 +248,23 @@ def test_what_had_not_settled_counts_for_a_minute(
     assert asked.count("images") == 8
 
 
+@pytest.mark.parametrize("cache", ["cache", "train/class 1/001.jpg"])
 def test_a_folder_that_cannot_be_listed_is_named(
-    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch, cache: str
 ) -> None:
-    """Where processes cannot be had, too, it is looked at here."""
+    """Also where nothing can be kept; and where processes cannot be had, it is looked at here."""
     root = many(tmp_path)
     wanted = describe(open_classes(root, "train"))
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / cache))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert describe(open_classes(root, "train")) == wanted
+    circle = [b"train/class %d" % i for i in range(1, 8)]
     (root / "train/class 7").symlink_to("class 7")
     with pytest.raises(OSError, match="class 7"):
-        folders._listed(os.fsencode(root), [b"train/class 1", b"train/class 7"] * 9)  # pyright: ignore
+        folders._listed(os.fsencode(root), circle)  # pyright: ignore
+    monkeypatch.setattr(folders, "marks_of", lambda paths, _: np.zeros((len(paths), 4), np.int64))
+    with pytest.raises(OSError, match="class 7"):
+        folders._listed(os.fsencode(root), circle)  # pyright: ignore
 
 
 def test_the_next_order_is_made_while_this_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

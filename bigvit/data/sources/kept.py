@@ -7,7 +7,7 @@ import os
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,10 @@ def _read(file: Path, newest: int) -> Arrays:
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """One process at a time, as far as there are locks."""
-    with suppress(OSError):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("a") as opened:
+    with ExitStack() as held:
+        with suppress(OSError):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            opened = held.enter_context(lock.open("a"))
             until = time.monotonic() + WAIT
             while time.monotonic() < until:
                 try:
@@ -95,6 +96,4 @@ def _alone(lock: Path) -> Iterator[None]:
                     break
                 except BlockingIOError:
                     time.sleep(0.05)
-            yield
-            return
-    yield
+        yield
