@@ -2,6 +2,7 @@
 IDX files (MNIST, Fashion-MNIST). No pickle is read."""
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ class ArraySource:
 
     def name(self, index: int) -> str:
         return f"{self.split}[{index}]"
+
+    def all_names(self) -> Iterator[bytes]:
+        return (f"{self.name(index)}\0".encode() for index in range(len(self)))
 
     def contents(self) -> NDArray[np.uint8]:
         return self.images
