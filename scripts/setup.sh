@@ -32,5 +32,6 @@ if [ -n "${BIGVIT_VENV:-}" ]; then
 else
     pip install -q --no-build-isolation -c constraints.txt -e '.[dev]'
 fi
+"$venv/bin/python" -c 'from bigvit.data.photo import without; without() and print("setup:", without())'
 echo "$wanted $here" > "$stamp"
 echo "setup: $venv is ready after $((SECONDS - started)) s"
