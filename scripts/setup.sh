@@ -7,7 +7,7 @@ venv=${BIGVIT_VENV:-.venv}
 python=${PYTHON:-python3}
 
 # what this environment was made from: the same files, nothing to do
-wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum)
+wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh bigvit/csrc/* | cksum)
 stamp=$venv/.bigvit-installed
 here=$(pwd -P)
 if [ -e "$stamp" ] && [ "$(cat "$stamp")" = "$wanted $here" ]; then
@@ -32,5 +32,6 @@ if [ -n "${BIGVIT_VENV:-}" ]; then
 else
     pip install -q --no-build-isolation -c constraints.txt -e '.[dev]'
 fi
+"$venv/bin/python" -c 'from bigvit.data.photo import without; without() and print("setup:", without())'
 echo "$wanted $here" > "$stamp"
 echo "setup: $venv is ready after $((SECONDS - started)) s"

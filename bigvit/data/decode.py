@@ -16,10 +16,15 @@ import io
 import os
 import stat
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from bigvit.data import photo
+from bigvit.data.photo import Part
 from bigvit.recipe import Data, Digits
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")
@@ -63,27 +68,64 @@ def content_of(path: str | bytes | Path, name: str) -> bytes:
         raise BadImage(name, "no file has such a name") from None
 
 
+class Photo:
+    """The image in a file's content, of which only the header was read."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        """
+        Raises:
+            BadImage: it is empty, not an image, or so large that it may be an attack (PIL's
+                DecompressionBombError: above 179 million pixels).
+        """
+        if not content:
+            raise BadImage(name, "empty")
+        self.content, self.name = content, name
+        self._opened: Image.Image | None = None
+        fast = photo.extension()
+        self.size: tuple[int, int]  # width, height
+        if fast is not None and (size := fast.size(content)):
+            self.size, self._in_parts = size, True
+        else:
+            opened = self._opened = self._judged(self._open)
+            self.size = opened.size
+            self._in_parts = (opened.format, opened.mode) in (("JPEG", "RGB"), ("JPEG", "L"))
+
+    def image(self) -> Image.Image:
+        """All of it, mode RGB.
+
+        Raises:
+            BadImage: it is cut off or damaged.
+        """
+        return self._judged(lambda: (self._opened or self._open()).convert("RGB"))
+
+    def part(self, part: Part) -> NDArray[np.uint8] | None:
+        """A part (H, W, 4), if it can be had by itself."""
+        return photo.part_of(self.content, part) if self._in_parts else None
+
+    def _open(self) -> Image.Image:
+        Image.init()  # once: `formats` must be registered
+        return Image.open(io.BytesIO(self.content), formats=FORMATS)
+
+    def _judged(self, read: Callable[[], Image.Image]) -> Image.Image:
+        try:
+            with warnings.catch_warnings():
+                # of odd metadata, of palettes, of more than 89 million pixels: all of them decode
+                warnings.simplefilter("ignore")
+                return read()
+        except Exception as error:  # PIL raises what it meets: OSError, SyntaxError, ...
+            text = str(error).replace("\n", " ")
+            if isinstance(error, Image.UnidentifiedImageError):
+                text = "not an image"  # its own text is the address of a buffer
+            raise BadImage(self.name, text or type(error).__name__) from None
+
+
 def decode(content: bytes, name: str) -> Image.Image:
     """The image in a file's content, mode RGB.
 
     Raises:
-        BadImage: it is empty, cut off, damaged, not an image, or so large that it may be an attack
-            (PIL's DecompressionBombError: above 179 million pixels).
+        BadImage: there is none.
     """
-    if not content:
-        raise BadImage(name, "empty")
-    try:
-        with warnings.catch_warnings():
-            # of odd metadata, of palettes, and of more than 89 million pixels: all of them decode
-            warnings.simplefilter("ignore")
-            Image.init()  # once: `formats` must be registered
-            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                return image.convert("RGB")
-    except Exception as error:  # PIL raises what it meets: OSError, SyntaxError, struct.error, ...
-        text = str(error).replace("\n", " ")
-        if isinstance(error, Image.UnidentifiedImageError):
-            text = "not an image"  # its own text is the address of a buffer
-        raise BadImage(name, text or type(error).__name__) from None
+    return Photo(content, name).image()
 
 
 def image_of(path: Path, data: Data) -> Image.Image:

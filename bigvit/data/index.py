@@ -18,8 +18,8 @@ def describe(source: Source) -> dict[str, Any]:
     hasher = xxhash.xxh3_128()
     hasher.update("\0".join(source.classes).encode())
     hasher.update(np.asarray(source.targets, dtype="<i8").tobytes())
-    for index in range(len(source)):
-        hasher.update(source.name(index).encode() + b"\0")
+    for block in source.all_names():
+        hasher.update(block)
     contents = xxhash.xxh3_128_hexdigest(source.contents().tobytes())
     values = (len(source), len(source.classes), hasher.hexdigest(), contents)
     return dict(zip(INDEX, values, strict=True))

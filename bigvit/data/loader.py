@@ -64,14 +64,13 @@ def _train_sample(source: Source, data: Data, seed: int, place: TrainIndex) -> S
     bad = list[int]()
     for attempt in range(ATTEMPTS):
         try:
-            image = source.read(id)
+            image = source.open(id)
+            drawn = augment.draw(data, seed, epoch, slot, image.size)
+            return Sample(augment.apply(image, drawn), id, slot, True, tuple(bad))
         except BadImage:
             bad.append(id)
             key = ("replacement", seed, epoch, slot, attempt)
             id = int(keyed_random.bits(1, *key)[0] % np.uint64(len(source)))
-            continue
-        drawn = augment.draw(data, seed, epoch, slot, image.size)
-        return Sample(augment.apply(image, drawn), id, slot, True, tuple(bad))
     return Sample(_blank(data), place.id, slot, False, tuple(bad))
 
 
@@ -79,7 +78,7 @@ def _test_sample(source: Source, data: Data, place: TestIndex) -> Sample:
     """The image of a place, as it is tested."""
     id, real = place
     try:
-        pixels = augment.test_image(source.read(id), data)
+        pixels = augment.test_image(source.open(id), data)
     except BadImage:
         return Sample(_blank(data), id, id, False, (id,))
     return Sample(pixels, id, id, real, ())

@@ -8,6 +8,8 @@ What is left over at the end of an epoch is not used.
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
+from threading import Thread
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ class Sampler:
     batch_size: int  # global
     seed: int
     _epoch: int = field(default=-1, init=False)
+    _ahead: Thread | None = field(default=None, init=False)  # makes the next epoch's order
     _order: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64), init=False)
 
     @property
@@ -33,9 +36,22 @@ class Sampler:
     def batch(self, number: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
         """(epoch, slots, image numbers) of the global batch `number`, 0 being the run's first."""
         epoch, within = divmod(number, self.batches_per_epoch)
-        if epoch != self._epoch:  # an order of 14 million takes 2 to 3 s: kept for the epoch
-            self._epoch = epoch
-            self._order = keyed_random.permutation(self.images, "order", self.seed, epoch)
+        if epoch != self._epoch:
+            if self._ahead is not None:
+                self._ahead.join()
+            self._epoch, self._order = epoch, _order(self.images, self.seed, epoch)
+            self._ahead = None
+        if self._ahead is None and 2 * within >= self.batches_per_epoch - 1:
+            following = self.images, self.seed, epoch + 1
+            self._ahead = Thread(target=_order, args=following, name="order", daemon=True)
+            self._ahead.start()
         slots = np.arange(within * self.batch_size, (within + 1) * self.batch_size)
         slots = slots[np.argsort(slots % self.repeats, kind="stable")]
         return epoch, slots, self._order[slots // self.repeats]
+
+
+@lru_cache(maxsize=1)  # one of 14 million takes 2 to 3 s, mostly without Python's lock
+def _order(images: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    order = keyed_random.permutation(images, "order", seed, epoch)
+    order.flags.writeable = False
+    return order

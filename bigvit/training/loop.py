@@ -14,6 +14,7 @@ from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.save import NotSaved, Saver
 from bigvit.checkpoint.sound import newest_sound
 from bigvit.checkpoint.weights import Unfit, fitted, read_init
+from bigvit.data import photo
 from bigvit.data.bad import BadImages, TooManyBad, gather
 from bigvit.data.batch import Batch
 from bigvit.data.index import shared
@@ -26,7 +27,7 @@ from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
 from bigvit.evaluate import Interrupted, evaluate
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Command, Layout
+from bigvit.recipe import Command, Images, Layout
 from bigvit.recipe.store import left_out, to_json
 from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
 from bigvit.training.loss_guard import LossGuard, LossJumped
@@ -76,6 +77,8 @@ def run(
         report(deterministic.cost(ranks.device.type))
     if test_set is None:
         report("the recipe has no test images (data.test_images 0): nothing is evaluated")
+    if isinstance(recipe.data, Images) and (slow := photo.without()):
+        report(f"warning: {slow}")
     ranks.at("building the engine")
     engine = build_engine(recipe, options, layout, ranks, initial)
     if found is not None:

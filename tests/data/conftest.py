@@ -12,6 +12,12 @@ from bigvit.ranks.stopping import SIGNALS
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found of shards is kept in the test's own folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def own_signals() -> Iterator[None]:
     """main() takes the signals over; give them back."""

@@ -1,6 +1,8 @@
 """The same small data set of photographs in every form that is read."""
 
 import gzip
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,32 @@ def saved(root: Path) -> None:
     from datasets import DatasetDict
 
     DatasetDict({"train": tables()["train"], "validation": tables()["test"]}).save_to_disk(root)
+
+
+def write_shard(path: Path, members: list[tuple[str, bytes]], **options: Any) -> None:
+    """A tar archive of files, by Python."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", **options) as shard:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            shard.addfile(member, io.BytesIO(content))
+
+
+def members(images: list[tuple[str, int, bytes]]) -> list[tuple[str, bytes]]:
+    """Of each image the class and the content, in webdataset's order."""
+    found: list[tuple[str, bytes]] = []
+    for name, target, content in images:
+        found += [(f"{name[:-4]}.cls", b"%d" % target), (name, content)]
+    return found
+
+
+def shards(root: Path) -> None:
+    train = splits()["train"]
+    write_shard(root / "set-train-000.tar", members(train[:5]))
+    write_shard(root / "set-train-001.tar", members(train[5:]))
+    write_shard(root / "set-validation-000.tar", members(splits()["test"]))
+    (root / "classnames.txt").write_text("\n".join(CLASSES) + "\n")
 
 
 def pixels(count: int, first: int, size: int) -> NDArray[np.uint8]:

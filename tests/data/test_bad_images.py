@@ -291,7 +291,7 @@ def test_images_without_a_replacement_stop_every_rank_whatever_the_share(tmp_pat
 
 def test_only_bad_images_are_skipped_and_other_faults_are_not_hidden(root: Path) -> None:
     class Faulty:
-        def read(self, index: int) -> object:
+        def open(self, index: int) -> object:
             raise RuntimeError("a fault of the program")
 
         def __len__(self) -> int:

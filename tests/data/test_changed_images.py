@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forms import folders, parquet, saved, write_cifar, write_idx
+from forms import (
+    folders,
+    members,
+    parquet,
+    saved,
+    shards,
+    splits,
+    write_cifar,
+    write_idx,
+    write_shard,
+)
 from pictures import CLASSES, DATA, RECIPE, jpegs, write_folders
 
 from bigvit.checkpoint.manifest import read_manifest, write_manifest
@@ -85,6 +95,12 @@ def change_parquet(root: Path) -> None:
     parquet.write_table(table.set_column(0, table.schema.field("image"), changed), file)
 
 
+def change_shard(root: Path) -> None:
+    images = members(splits()["train"][5:])
+    images[3] = images[3][0], images[3][1] + b"\0"
+    write_shard(root / "set-train-001.tar", images)
+
+
 def change_byte(root: Path) -> None:
     file = root / "data_batch_3.bin"
     content = bytearray(file.read_bytes())
@@ -97,9 +113,10 @@ def change_byte(root: Path) -> None:
     [
         (folders, change_folders),
         (parquet, change_parquet),
+        (shards, change_shard),
         (lambda root: write_cifar(root, False), change_byte),
     ],
-    ids=["folders", "parquet", "CIFAR"],
+    ids=["folders", "parquet", "shards", "CIFAR"],
 )
 def test_contents_are_described_in_every_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, change: Any

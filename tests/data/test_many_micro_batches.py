@@ -100,9 +100,9 @@ def test_a_machine_that_cannot_open_files_ends_the_run_with_that_reason(
     from bigvit.data.sources.folders import FileSource
     from bigvit.train import main
 
-    read, reads = FileSource.read, list[int]()
+    opened, reads = FileSource.open, list[int]()
 
-    def reading(source: FileSource, index: int) -> Any:
+    def opening(source: FileSource, index: int) -> Any:
         reads.append(index)
         if len(reads) == 40:  # in the third update
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -112,14 +112,14 @@ def test_a_machine_that_cannot_open_files_ends_the_run_with_that_reason(
                 while len(held) < 256:
                     held.append(os.open(os.devnull, os.O_RDONLY))
             except OSError:
-                return read(source, index)
+                return opened(source, index)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
                 for each in held:
                     os.close(each)
-        return read(source, index)
+        return opened(source, index)
 
-    monkeypatch.setattr(FileSource, "read", reading)
+    monkeypatch.setattr(FileSource, "open", opening)
     write_folders(root, "val", jpegs(4, first=300))
     recipe = tmp_path / "own.py"
     small = replace(ALONE, batch_size=16)

@@ -156,7 +156,7 @@ def reference_central(image: Image.Image, size: int, ratio: float) -> Image.Imag
 def test_ordinary_images_have_the_pixels_that_they_had(size: tuple[int, int], ratio: float) -> None:
     generator = np.random.default_rng(7)
     image = Image.fromarray(generator.integers(0, 256, (*size[::-1], 3), dtype=np.uint8))
-    found = crops.central(image, 224, ratio)
+    found = crops.taken(image, crops.central(224, ratio, image.size))
     assert np.array_equal(np.asarray(found), np.asarray(reference_central(image, 224, ratio)))
 
 
@@ -165,7 +165,7 @@ def test_the_part_that_is_kept_is_that_of_the_whole(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(crops, "WHOLE", 0)
     for number, size in enumerate([(630, 40), (30, 420), (5, 400), (400, 400), (300, 200)]):
         image = crop(number, size)
-        one = np.asarray(crops.central(image, 64, 0.9)).astype(int)
+        one = np.asarray(crops.taken(image, crops.central(64, 0.9, size))).astype(int)
         other = np.asarray(reference_central(image, 64, 0.9)).astype(int)
         assert np.abs(one - other).mean() < 0.1 and np.abs(one - other).max() <= 3, size
 

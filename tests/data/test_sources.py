@@ -17,6 +17,7 @@ from forms import (
     parquet,
     parquet_below,
     saved,
+    shards,
     splits,
     tables,
     write_cifar,
@@ -48,7 +49,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     datasets.enable_progress_bars()
 
 
-@pytest.mark.parametrize("write", [folders, folders_with_test, parquet, parquet_below, saved])
+@pytest.mark.parametrize(
+    "write", [folders, folders_with_test, parquet, parquet_below, saved, shards]
+)
 def test_a_data_set_is_read_as_it_was_written(write: Write, tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root)
@@ -206,9 +209,13 @@ NOTHING: dict[str, tuple[Write, str]] = {
         lambda root: (folders(root), (root / "train/empty").mkdir()),
         r"1 of 3 class folders in train/ have no images \(empty",
     ),
-    "tar shards": (
+    "empty shards": (
         lambda root: (root.mkdir(), (root / "train-000.tar").touch()),
-        r"webdataset.*to_parquet",
+        "the shards of train have no images",
+    ),
+    "shards of no split": (
+        lambda root: (root.mkdir(), (root / "000.tar").touch()),
+        "it has no train split, only files of another name",
     ),
     "pickled CIFAR": (
         lambda root: (root / "cifar-10-batches-py").mkdir(parents=True),
@@ -365,8 +372,8 @@ print({"torch", "deepspeed", "torchvision"} & set(sys.modules))
 
 
 def test_local_data_are_read_without_the_network_and_checked_without_torch(tmp_path: Path) -> None:
-    roots = [tmp_path / name for name in ("folders", "parquet", "saved")]
-    for write, root in zip((folders, parquet, saved), roots, strict=True):
+    roots = [tmp_path / name for name in ("folders", "parquet", "saved", "shards")]
+    for write, root in zip((folders, parquet, saved, shards), roots, strict=True):
         write(root)
     env = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(
@@ -376,5 +383,5 @@ def test_local_data_are_read_without_the_network_and_checked_without_torch(tmp_p
         text=True,
         timeout=60,
     )
-    assert done.stdout == "320\n320\n320\nset()\n", done.stderr
+    assert done.stdout == "320\n" * 4 + "set()\n", done.stderr
     assert done.returncode == 0

@@ -5,11 +5,13 @@ Shapes: S positions of a global batch.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pictures
 import pytest
 import torch
+from forms import members, write_shard
 from torch import Tensor
 
 from bigvit.data.augment import apply, draw
@@ -124,3 +126,18 @@ def test_the_stream_is_the_same_however_it_is_made(
         for batch, wanted in zip(found, straight[first:], strict=True):
             assert batch.keys() == wanted.keys()
             assert [name for name in wanted if not torch.equal(batch[name], wanted[name])] == []
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize(
+    ("world", "micro", "workers", "first"), [(1, 32, 0, 0), (2, 16, 3, 1), (4, 8, 1, 5)]
+)
+def test_shards_give_the_stream_of_class_folders(
+    tmp_path: Path, straight: Stream, world: int, micro: int, workers: int, first: int
+) -> None:
+    images = members(pictures.jpegs(100))
+    for number, start in enumerate(range(0, 200, 34)):
+        write_shard(tmp_path / f"train/{number}.tar", images[start : start + 34])
+    found = stream(open_source(RECIPE.data, "train", tmp_path), world, micro, workers, first)
+    for batch, wanted in zip(found, straight[first:], strict=True):
+        assert [name for name in wanted if not torch.equal(batch[name], wanted[name])] == []

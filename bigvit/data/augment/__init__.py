@@ -4,6 +4,7 @@ A recipe's order: crop, flip, 3-Augment and jitter or RandAugment, to an array, 
 key a purpose, so that what one step draws moves nothing of another.
 """
 
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from bigvit.data.augment.erasing import Erased
 from bigvit.data.augment.rand_augment import Operations
 from bigvit.data.augment.shift import Moved
 from bigvit.data.augment.three_augment import Three
+from bigvit.data.decode import Photo
+from bigvit.data.photo import extension
 from bigvit.recipe import Data, Digits, Images, RandAugment, Shift, ThreeAugment
 
 
@@ -58,27 +61,73 @@ def _draw_augment(data: Images, *place: int) -> Three | Operations | None:
             return None
 
 
-def apply(image: Image.Image, drawn: Drawn) -> NDArray[np.uint8]:
-    """The varied image (C, H, W), an array of its own."""
-    if drawn.crop is not None:
-        image = drawn.crop.apply(image)
-    if drawn.flip:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    if drawn.augment is not None:
-        image = drawn.augment.apply(image)
-    pixels = _array(image)
+def apply(image: Image.Image | Photo, drawn: Drawn) -> NDArray[np.uint8]:
+    """The varied image (C, H, W), an array of its own.
+
+    Raises:
+        BadImage: it is cut off or damaged.
+    """
+    pixels = _applied_fast(image, drawn) if isinstance(image, Photo) else None
+    if pixels is None:
+        pixels = _applied(image.image() if isinstance(image, Photo) else image, drawn)
     if drawn.erased is not None:
         drawn.erased.apply(pixels)
     return pixels
 
 
-def test_image(image: Image.Image, data: Data) -> NDArray[np.uint8]:
-    """The image (C, H, W) as it is tested: resized and cropped at its centre, nothing random."""
-    match data:
-        case Digits():
-            return _array(image)
-        case Images():
-            return _array(crop.central(image, data.image_size, data.test_crop_ratio))
+def _applied(image: Image.Image, drawn: Drawn) -> NDArray[np.uint8]:
+    if drawn.crop is not None:
+        image = drawn.crop.apply(image)
+    return _array(_augmented(image, drawn))
+
+
+def _augmented(image: Image.Image, drawn: Drawn) -> Image.Image:
+    if drawn.flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return image if drawn.augment is None else drawn.augment.apply(image)
+
+
+def _applied_fast(image: Photo, drawn: Drawn) -> NDArray[np.uint8] | None:
+    """The same of no more of the image than the crop needs, if it can be had so."""
+    fast = extension()
+    if fast is None or not isinstance(drawn.crop, ResizedCrop | SimpleCrop):
+        return None
+    if (pixels := image.part(drawn.crop.part(image.size))) is None:
+        return None
+    pixels = drawn.crop.laid_out(pixels)
+    match drawn.augment:
+        case Three():
+            drawn.augment.apply_fast(fast, pixels)
+        case Operations():
+            return _array(_augmented(Image.fromarray(pixels[..., :3]), drawn))
+        case None:
+            pass
+    return _planes(fast, pixels, drawn.flip)
+
+
+def test_image(image: Image.Image | Photo, data: Data) -> NDArray[np.uint8]:
+    """The image (C, H, W) as it is tested: resized and cropped at its centre, nothing random.
+
+    Raises:
+        BadImage: it is cut off or damaged.
+    """
+    if isinstance(data, Digits):
+        return _array(image.image() if isinstance(image, Photo) else image)
+    part = crop.central(data.image_size, data.test_crop_ratio, image.size)
+    if isinstance(image, Photo):
+        pixels = image.part(part)
+        if pixels is not None and (fast := extension()) is not None:
+            return _planes(fast, pixels, False)
+        image = image.image()
+    return _array(crop.taken(image, part))
+
+
+def _planes(fast: ModuleType, pixels: NDArray[np.uint8], flipped: bool) -> NDArray[np.uint8]:
+    """(3, H, W) of pixels (H, W, 4)."""
+    height, width, _ = pixels.shape
+    out = np.empty((3, height, width), np.uint8)
+    fast.planes(pixels, width, height, flipped, out)
+    return out
 
 
 def _array(image: Image.Image) -> NDArray[np.uint8]:

@@ -1,20 +1,18 @@
 """Which part of an image becomes the input: at random to train, the centre to test."""
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from bigvit import keyed_random
+from bigvit.data.photo import RESAMPLING, WHOLE, Interpolation, Part
 from bigvit.recipe import ImageSize, RandomResizedCrop, SimpleRandomCrop, sides
 
-WHOLE = 1 << 24  # pixels of a resized image up to which all of it is made, and not the crop alone
 SUPPORT = 2  # pixels that bicubic interpolation looks away, where it does not shrink
 TRIES = 10  # of a random resized crop, before it falls back to the centre
-
-Interpolation = Literal["bicubic", "bilinear"]
-RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
 class ResizedCrop(NamedTuple):
@@ -27,12 +25,18 @@ class ResizedCrop(NamedTuple):
     size: ImageSize
     interpolation: Interpolation
 
+    def part(self, size: tuple[int, int]) -> Part:
+        """What it takes of an image of (width, height)."""
+        down, across = sides(self.size)
+        return Part(self[:4], (across, down), (0, 0, across, down), self.interpolation)
+
+    def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The crop, made of its part."""
+        return part
+
     def apply(self, image: Image.Image) -> Image.Image:
         """The box, resized."""
-        down, across = sides(self.size)
-        # not resize(box=): that looks beyond the box
-        box = (self.left, self.top, self.left + self.width, self.top + self.height)
-        return image.crop(box).resize((across, down), RESAMPLING[self.interpolation])
+        return taken(image, self.part(image.size))
 
 
 class SimpleCrop(NamedTuple):
@@ -46,16 +50,30 @@ class SimpleCrop(NamedTuple):
     size: ImageSize
     interpolation: Interpolation
 
+    def part(self, size: tuple[int, int]) -> Part:
+        """What it takes of an image of (width, height): no more is resized than it needs."""
+        rows, columns = self._places()
+        left, right, top, bottom = map(int, (columns.min(), columns.max(), rows.min(), rows.max()))
+        window = (left, top, right + 1, bottom + 1)
+        return Part((0, 0, *size), (self.width, self.height), window, self.interpolation)
+
+    def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The crop (H, W, channels), made of its part."""
+        if self.padding == 0:
+            return part
+        rows, columns = self._places()
+        return part.take(rows - rows.min(), axis=0).take(columns - columns.min(), axis=1)
+
     def apply(self, image: Image.Image) -> Image.Image:
-        """The crop, of which no more is resized than it needs."""
+        """The crop, with its border."""
+        return Image.fromarray(self.laid_out(np.asarray(taken(image, self.part(image.size)))))
+
+    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which rows and columns of the resized image it shows."""
         down, across = sides(self.size)
         rows = _reflected(np.arange(self.top, self.top + down) - self.padding, self.height)
         columns = _reflected(np.arange(self.left, self.left + across) - self.padding, self.width)
-        top, left = rows.min(), columns.min()
-        box = (int(left), int(top), int(columns.max()) + 1, int(rows.max()) + 1)
-        resampling = RESAMPLING[self.interpolation]
-        part = np.asarray(_part_resized(image, (self.width, self.height), box, resampling))
-        return Image.fromarray(part[(rows - top)[:, None], columns - left])
+        return rows, columns
 
 
 def draw(
@@ -114,32 +132,32 @@ def _draw_simple(
     return SimpleCrop(w, h, crop.padding, left, top, size, crop.interpolation)
 
 
-def central(image: Image.Image, size: ImageSize, ratio: float) -> Image.Image:
-    """The centre, once the image is resized by bicubic interpolation to cover int(size / ratio): of
-    a square, the short side to it."""
+def central(size: ImageSize, ratio: float, image: tuple[int, int]) -> Part:
+    """The centre of an image of (width, height), once it is resized by bicubic interpolation to
+    cover int(size / ratio): of a square, the short side to it."""
     down, across = sides(size)
-    width, height = _covering(int(down / ratio), int(across / ratio), *image.size)
+    width, height = _covering(int(down / ratio), int(across / ratio), *image)
     left, top = round((width - across) / 2), round((height - down) / 2)
-    box = (left, top, left + across, top + down)
-    return _part_resized(image, (width, height), box, Image.Resampling.BICUBIC)
+    window = (left, top, left + across, top + down)
+    return Part((0, 0, *image), (width, height), window, "bicubic")
 
 
-def _part_resized(
-    image: Image.Image,
-    size: tuple[int, int],
-    box: tuple[int, int, int, int],
-    resampling: Image.Resampling,
-) -> Image.Image:
-    """What lies in a box (left, top, right, bottom) of an image resized to (width, height).
+def taken(image: Image.Image, part: Part) -> Image.Image:
+    """A part of an image, by Pillow.
 
-    Of a long image, as 1 x 20,000, the whole would be of gigabytes: the part alone is made, whose
-    pixels are rounded in another order.
+    Of a long image, as 1 x 20,000, the whole would be of gigabytes once it is resized: the window
+    alone is made, whose pixels are rounded in another order.
     """
-    left, top, right, bottom = box
-    if size[0] * size[1] <= WHOLE:
-        return image.resize(size, resampling).crop(box)
-    first_x, last_x, start_x, stop_x = _span(left, right, image.width, size[0])
-    first_y, last_y, start_y, stop_y = _span(top, bottom, image.height, size[1])
+    resampling = RESAMPLING[part.interpolation]
+    x, y, width, height = part.box
+    if part.box != (0, 0, *image.size):
+        image = image.crop((x, y, x + width, y + height))  # not resize(box=): that looks beyond it
+    left, top, right, bottom = part.window
+    if part.size[0] * part.size[1] <= WHOLE:
+        resized = image.resize(part.size, resampling)
+        return resized if part.window == (0, 0, *part.size) else resized.crop(part.window)
+    first_x, last_x, start_x, stop_x = _span(left, right, width, part.size[0])
+    first_y, last_y, start_y, stop_y = _span(top, bottom, height, part.size[1])
     near = image.crop((first_x, first_y, last_x, last_y))  # there, float32 is fine enough
     within = (start_x, start_y, stop_x, stop_y)
     return near.resize((right - left, bottom - top), resampling, box=within)

@@ -1,7 +1,10 @@
 """3-Augment and colour jitter (DeiT III, section 6.2.2): one of three operations, then jitter."""
 
+from types import ModuleType
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from bigvit import keyed_random
@@ -49,6 +52,27 @@ class Three(NamedTuple):
         for what, factor in self.jitter:
             image = ENHANCE[what](image).enhance(factor)
         return image
+
+    def apply_fast(self, fast: ModuleType, pixels: NDArray[np.uint8]) -> None:
+        """The same of pixels (H, W, 4), in place, by the extension."""
+        match self:
+            case Three("grayscale"):
+                fast.gray(pixels)
+            case Three("solarize"):
+                fast.solarize(pixels, THRESHOLD)
+            case Three("blur", float(radius)):
+                fast.blur(pixels, pixels.shape[1], pixels.shape[0], radius)
+            case _:
+                raise AssertionError(self)
+        for what, factor in self.jitter:
+            match what:
+                case "brightness":
+                    fast.towards(pixels, 0, factor)
+                case "contrast":
+                    mean = fast.lightness(pixels) / (pixels.size // 4)
+                    fast.towards(pixels, int(mean + 0.5), factor)
+                case "saturation":
+                    fast.towards_gray(pixels, factor)
 
 
 def draw(augment: ThreeAugment, *place: int) -> Three:

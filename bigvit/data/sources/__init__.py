@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bigvit.data.sources import arrays, folders, hugging_face, inaturalist
+from bigvit.data.sources import arrays, folders, hugging_face, inaturalist, shards
 from bigvit.data.sources.digits import DigitsSource
-from bigvit.data.sources.source import Source, Split
+from bigvit.data.sources.source import NAMES, Source, Split
 from bigvit.recipe import Data, Digits, Images
 
 __all__ = ["DigitsSource", "Source", "Split", "matched", "open_source", "open_splits", "renumbered"]
@@ -18,6 +18,8 @@ FORMS = """the forms that are read:
   ROOT/train2018.json, ROOT/val2018.json and train_val2018/, iNaturalist's (other years too)
   ROOT/train-*.parquet and ROOT/validation-*.parquet, there or in ROOT/data/
   a folder that `datasets`' DatasetDict.save_to_disk wrote
+  ROOT/*train*.tar and ROOT/*val*.tar, or ROOT/train/*.tar and ROOT/val/*.tar: webdataset's shards
+    of KEY.jpg and KEY.cls (or KEY.json)
   cifar-10-batches-bin or cifar-100-binary, CIFAR's binary version
   train-images-idx3-ubyte[.gz] and the other IDX files of MNIST and Fashion-MNIST
   hf:NAME, a data set on the Hugging Face hub"""
@@ -122,20 +124,18 @@ def _open_folder(root: Path, split: Split) -> Source:
         return arrays.open_cifar(folder, split)
     if arrays.find_idx(root):
         return arrays.open_idx(root, split)
-    if shards := next((path for glob in ("*.tar", "*/*.tar") for path in root.glob(glob)), None):
-        raise ValueError(
-            f"webdataset shards ({shards.name}) are read in order only; convert them once: "
-            "datasets.load_dataset('webdataset', data_files='ROOT/*.tar', split='train'), its "
-            "classes cast to ClassLabel, then .to_parquet('train.parquet')"
-        )
     if any((root / name).exists() for name in ("cifar-10-batches-py", "cifar-100-python")):
         raise ValueError(
             "CIFAR's Python version is pickled code, which is not read; get the binary version"
         )
-    if folders.find_folders(root):
+    if any(folders.find_classes(root / name) for name in NAMES[split] if (root / name).is_dir()):
         return folders.open_folders(root, split)
     if inaturalist.find_lists(root):
         return inaturalist.open_lists(root, split)
     if split == "test" and folders.find_classes(root):
         return folders.open_classes(root, "")
+    if found := shards.find_shards(root):
+        return shards.open_shards(root, found, split)
+    if folders.find_folders(root):
+        return folders.open_folders(root, split)
     raise ValueError(f"no data set is recognised there; {FORMS}")

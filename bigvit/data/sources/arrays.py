@@ -2,6 +2,7 @@
 IDX files (MNIST, Fashion-MNIST). No pickle is read."""
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,14 @@ class ArraySource:
     def name(self, index: int) -> str:
         return f"{self.split}[{index}]"
 
+    def all_names(self) -> Iterator[bytes]:
+        return (f"{self.name(index)}\0".encode() for index in range(len(self)))
+
     def contents(self) -> NDArray[np.uint8]:
         return self.images
+
+    def open(self, index: int) -> Image.Image:
+        return self.read(index)
 
     def read(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index]).convert(self.mode)

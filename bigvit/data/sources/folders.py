@@ -3,23 +3,29 @@ set alone, as ImageNet-V2, may also be ROOT/CLASS/IMAGE. Links are followed, whe
 laid out the folders made them."""
 
 import os
-import stat
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit.data.decode import content_of, decode
+from bigvit.data.decode import Photo, content_of
+from bigvit.data.sources import look
+from bigvit.data.sources.kept import Arrays, kept, marks_of
+from bigvit.data.sources.look import images
 from bigvit.data.sources.source import NAMES, Split
 
-ENDINGS = (b".jpg", b".jpeg", b".png", b".ppm", b".bmp", b".pgm", b".tif", b".tiff", b".webp")
-"""torchvision's; upper case counts too."""
-CHUNK, THREADS = 1 << 14, 16  # files; a network's file system answers one after the other
+ASCII = bytes([0, *range(32, 127)])
+CHUNK = 1 << 15  # files: more are looked at by processes, so many by each
+FOLDERS = 64  # that each lists
+THREADS = 16  # that wait for them; a network's file system answers one after the other
 
 
 class FileNames:
@@ -33,7 +39,20 @@ class FileNames:
         while block := list(islice(each, self.BLOCK)):
             content += zlib.compress(b"\0".join(block), 1)
             starts.append(len(content))
-        self.content, self.starts = bytes(content), np.array(starts, np.int64)
+        self._set(bytes(content), np.array(starts, np.int64))
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> "FileNames":
+        """The names that another object's `arrays` hold."""
+        (names := cls.__new__(cls))._set(arrays["text"].tobytes(), arrays["within"])
+        return names
+
+    def arrays(self) -> Arrays:
+        """All that there is of them."""
+        return {"text": np.frombuffer(self.content, np.uint8), "within": self.starts}
+
+    def _set(self, content: bytes, starts: NDArray[np.int64]) -> None:
+        self.content, self.starts = content, starts
         self._last: tuple[int, list[bytes]] = (-1, [])  # block: names are often asked in order
 
     def __getitem__(self, index: int) -> bytes:
@@ -42,14 +61,24 @@ class FileNames:
             self._last = (block, self._block(block))
         return self._last[1][within]
 
-    def between(self, start: int, stop: int) -> Iterator[bytes]:
-        """The names of numbers from `start`, a multiple of BLOCK, to before `stop`."""
+    def joined(self, start: int, stop: int) -> bytes:
+        """The names of numbers from `start`, a multiple of BLOCK, to before `stop`, another or the
+        end, with zero bytes between them."""
         blocks = range(start // self.BLOCK, -(-stop // self.BLOCK))
-        return islice((name for block in blocks for name in self._block(block)), stop - start)
+        return b"\0".join(map(self._joined, blocks))
+
+    def shown(self) -> Iterator[bytes]:
+        """All names as they are shown, each with a zero byte behind it, by the block."""
+        for block in range(len(self.starts) - 1):
+            text = self._joined(block) + b"\0"
+            yield text if is_plain(text) else b"".join(map(_line, text[:-1].split(b"\0")))
 
     def _block(self, block: int) -> list[bytes]:
+        return self._joined(block).split(b"\0")
+
+    def _joined(self, block: int) -> bytes:
         start, stop = self.starts[block], self.starts[block + 1]
-        return zlib.decompress(self.content[start:stop]).split(b"\0")
+        return zlib.decompress(self.content[start:stop])
 
     @property
     def nbytes(self) -> int:
@@ -75,31 +104,26 @@ class FileSource:
     def name(self, index: int) -> str:
         return shown(self.names[index])
 
+    def all_names(self) -> Iterator[bytes]:
+        return self.names.shown()
+
     def contents(self) -> NDArray[np.int64]:
-        count = len(self)
-        sizes = np.full(count, -1, np.int64)
+        count, block = len(self), FileNames.BLOCK
+        each = max(CHUNK, -(-count // (THREADS * block)) * block)
 
-        def look(start: int) -> None:
-            paths = self.names.between(start, min(count, start + CHUNK))
-            for index, path in enumerate(paths, start):
-                try:
-                    status = os.stat(path, dir_fd=folder)
-                except (OSError, ValueError):
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    sizes[index] = status.st_size
+        def sizes(start: int) -> NDArray[np.int64]:
+            paths = self.names.joined(start, min(count, start + each))
+            return np.frombuffer(_look(self.root, "sizes", paths, count), np.int64)
 
-        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with ThreadPoolExecutor(THREADS) as pool:
-                list(pool.map(look, range(0, count, CHUNK)))
-        finally:
-            os.close(folder)
-        return sizes
+        with ThreadPoolExecutor(THREADS) as pool:
+            return np.concatenate(list(pool.map(sizes, range(0, count, each))))
+
+    def open(self, index: int) -> Photo:
+        path = self.names[index]
+        return Photo(content_of(os.path.join(self.root, path), shown(path)), shown(path))
 
     def read(self, index: int) -> Image.Image:
-        path = self.names[index]
-        return decode(content_of(os.path.join(self.root, path), shown(path)), shown(path))
+        return self.open(index).image()
 
 
 def find_folders(root: Path) -> bool:
@@ -110,7 +134,7 @@ def find_folders(root: Path) -> bool:
 def find_classes(root: Path) -> bool:
     """Whether the root itself holds class folders of images."""
     within = os.fsencode(root)
-    return any(_images(os.path.join(within, name)) for name in _class_folders(within))
+    return any(images(os.path.join(within, name)) for name in _class_folders(within))
 
 
 def open_folders(root: Path, split: Split) -> FileSource:
@@ -138,15 +162,7 @@ def open_classes(root: Path, folder: str) -> FileSource:
     classes = _class_folders(within)
     if not classes:
         raise ValueError(f"{folder}/ has no class folders")
-    counts: list[int] = []
-
-    def paths() -> Iterator[bytes]:
-        for name in classes:
-            images, before = _images(os.path.join(within, name)), os.path.join(start, name, b"")
-            counts.append(len(images))
-            yield from (before + image for image in images)
-
-    names = FileNames(paths())
+    names, counts = _listed(os.fsencode(root), [os.path.join(start, name) for name in classes])
     if empty := [name for name, count in zip(classes, counts, strict=True) if not count]:
         raise ValueError(
             f"{len(empty)} of {len(classes)} class folders in {folder or '.'}/ have no images "
@@ -154,6 +170,51 @@ def open_classes(root: Path, folder: str) -> FileSource:
         )
     targets = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
     return FileSource(root, names, targets, [shown(name) for name in classes])
+
+
+def _listed(root: bytes, folders: list[bytes]) -> tuple[FileNames, NDArray[np.int64]]:
+    """The images in folders, and how many each has (folders,); many are kept."""
+    names: list[list[bytes]] = []
+    count = 0
+    for folder in folders:
+        names.append([os.path.join(folder, b"") + n for n in images(os.path.join(root, folder))])
+        if (count := count + len(names[-1])) > CHUNK:
+            break
+    else:
+        return FileNames(chain(*names)), np.array([len(here) for here in names])
+
+    def looked(start: int) -> bytes:
+        return _look(root, "images", b"\0".join(folders[start : start + each]), count)
+
+    each = max(FOLDERS, len(folders) // (4 * THREADS))
+
+    def find() -> Arrays:
+        counts: list[int] = []
+
+        def paths() -> Iterator[bytes]:
+            with ThreadPoolExecutor(THREADS) as pool:
+                for found in pool.map(looked, range(0, len(folders), each)):
+                    here = min(each, len(folders) - len(counts))
+                    counts.extend(np.frombuffer(found, np.int64, here).tolist())
+                    yield from found[8 * here :].split(b"\0") if len(found) > 8 * here else ()
+
+        return FileNames(paths()).arrays() | {"counts": np.array(counts)}
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        marks = marks_of([os.path.join(root, folder) for folder in folders], pool.map)
+    place = os.path.dirname(os.path.join(root, folders[0]))
+    found = kept("folders", place, folders, marks, find)
+    return FileNames.of(found), found["counts"]
+
+
+def _look(root: bytes, what: str, paths: bytes, count: int) -> bytes:
+    """What `look.answer` says of paths from the root; of many a process of its own is asked."""
+    if count > CHUNK:
+        command = [sys.executable, "-ISs", look.__file__, what]
+        with suppress(OSError, subprocess.CalledProcessError):
+            asked = subprocess.run(command, input=paths, capture_output=True, cwd=root, check=True)
+            return asked.stdout
+    return look.answer(what, paths.split(b"\0"), os.path.join(root, b""))
 
 
 def _class_folders(within: bytes) -> list[bytes]:
@@ -164,22 +225,21 @@ def _class_folders(within: bytes) -> list[bytes]:
     return sorted(names, key=int) if all(name.isdigit() for name in names) else names
 
 
-def _images(folder: bytes) -> list[bytes]:
-    """File names, sorted; but for what macOS leaves beside a file, ._NAME, with its name's end."""
-    with os.scandir(folder) as entries:
-        # a link that leads nowhere is listed, and found bad when it is read
-        found = [e.name for e in entries if e.name.lower().endswith(ENDINGS) and _no_folder(e)]
-    return sorted(name for name in found if not name.startswith(b"._"))
-
-
-def _no_folder(entry: os.DirEntry[bytes]) -> bool:
-    try:
-        return not entry.is_dir()
-    except OSError:  # a link in a circle
-        return True
-
-
 def shown(name: bytes) -> str:
     """A name that can be printed on one line, whatever its bytes."""
     text = name.decode(errors="backslashreplace")
     return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def is_plain(text: bytes) -> bool:
+    """Whether names with zero bytes between them are all shown as they are."""
+    if not text.translate(None, ASCII):  # ten times as fast
+        return True
+    try:
+        return text.decode().replace("\0", "").isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def _line(name: bytes) -> bytes:
+    return shown(name).encode() + b"\0"

@@ -10,7 +10,9 @@ cell that holds no bytes may name a file below the data root, and no other.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from mmap import MADV_NORMAL, MADV_RANDOM, PROT_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +21,13 @@ import xxhash
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit.data.decode import BadImage, Unread, content_of, decode
-from bigvit.data.sources.folders import shown
-from bigvit.data.sources.source import NAMES, Split
+from bigvit.data.decode import BadImage, Photo, Unread, content_of
+from bigvit.data.sources.folders import is_plain, shown
+from bigvit.data.sources.source import Split, choose
 from bigvit.recipe.words import read_json
 
 HUB = "hf:"
+ROWS = 1 << 16  # whose names are made at once
 LABELS = ("label", "labels", "fine_label")  # the column taken where several are classes
 
 
@@ -45,11 +48,13 @@ class HuggingFaceSource:
         split: Split,
         folders: Sequence[str | Path] = (),
         files: Sequence[Labels] | None = None,
+        maps: Sequence[mmap] = (),
     ) -> None:
         """
         Args:
             folders: in which the files may lie that cells name.
             files: the classes of the files that the rows are from; None: as the rows have them.
+            maps: the files that hold the rows.
 
         Raises:
             ValueError: the columns are not such.
@@ -57,7 +62,7 @@ class HuggingFaceSource:
         from datasets import Image
 
         image, label = _columns(rows.features)
-        self.split, self.image = split, image
+        self.split, self.image, self.maps = split, image, maps
         files = list(_labels_of(rows, label)) if files is None else files
         self.classes: list[str] = files[0].names
         self.targets = _targets(files)
@@ -75,6 +80,7 @@ class HuggingFaceSource:
                     f"{self.name(index)} is outside of it; let cells hold bytes, or paths below "
                     "that folder"
                 )
+        self._advise(MADV_NORMAL)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -83,18 +89,45 @@ class HuggingFaceSource:
         path = self._paths[index].as_py()
         return f"{self.split}[{index}]" + (f" {shown(os.fsencode(path))}" if path else "")
 
+    def all_names(self) -> Iterator[bytes]:
+        import pyarrow as pa
+        from pyarrow import compute
+
+        self._advise(MADV_RANDOM)
+
+        def joined(*parts: Any) -> Any:
+            return compute.call_function("binary_join_element_wise", [*parts, ""])
+
+        for first in range(0, len(self), ROWS):
+            paths = self._paths.slice(first, ROWS).combine_chunks().fill_null("")
+            rows = range(first, first + len(paths))
+            start = f"{self.split}[", pa.array(np.arange(first, rows.stop)).cast("string")
+            names = joined(*start, "] ", paths, "\0")
+            if (none := compute.call_function("equal", [paths, ""])).true_count:
+                names = compute.call_function("if_else", [none, joined(*start, "]\0"), names])
+            _, offsets, content = names.buffers()
+            text = memoryview(content)[: np.frombuffer(offsets, np.int32)[len(rows)]].tobytes()
+            plain = len(text) - len(text.translate(None, b"\0")) == len(rows) and is_plain(text)
+            yield text if plain else b"".join(f"{self.name(row)}\0".encode() for row in rows)
+        self._advise(MADV_NORMAL)
+
     def contents(self) -> NDArray[np.int64]:
         from pyarrow import compute
 
+        self._advise(MADV_RANDOM)
         lengths = compute.call_function("binary_length", [self._bytes])
         sizes = lengths.fill_null(-1).to_numpy().astype(np.int64)
         for index in self._without_bytes():
             path = self._below(self._paths[index].as_py() or "")
             if path is not None and os.path.isfile(path):
                 sizes[index] = os.stat(path).st_size
+        self._advise(MADV_NORMAL)
         return sizes
 
     def read(self, index: int) -> Image.Image:
+        return self.open(index).image()
+
+    def open(self, index: int) -> Photo:
         name = self.name(index)
         try:
             cell = self.rows[index][self.image] or {}
@@ -105,7 +138,12 @@ class HuggingFaceSource:
         content, path = cell.get("bytes"), self._below(cell.get("path") or "")
         if content is None:
             content = content_of(path, name) if path else b""
-        return decode(content, name)
+        return Photo(content, name)
+
+    def _advise(self, advice: int) -> None:
+        """MADV_RANDOM: a column is read, a page here and there, and not what lies around it."""
+        for mapped in self.maps:
+            mapped.madvise(advice)
 
     def _without_bytes(self) -> Iterable[int]:
         """Numbers of the images whose cell holds none."""
@@ -148,15 +186,44 @@ def _cells(rows: Any, image: str) -> tuple[Any, Any]:
 def _labels_of(rows: Any, label: str) -> Iterable[Labels]:
     """The classes of each Arrow file of a data set; names that it does not say are the set's."""
     from datasets import Features
-    from pyarrow import ipc, memory_map
 
     if not rows.cache_files:
         yield Labels("memory", list(rows.features[label].names), rows.data.column(label))
     for file in (cached["filename"] for cached in rows.cache_files):
-        table = ipc.open_stream(memory_map(file)).read_all()  # none of it is copied
+        table = _stream(file)[0].read_all()  # none of it is copied
         kind: Any = Features.from_arrow_schema(table.schema).get(label)
         kind = kind if _has_classes(kind) else rows.features[label]
         yield Labels(file, list(kind.names), table.column(label))
+
+
+def _stream(file: str) -> tuple[Any, mmap]:
+    """An Arrow file, mapped by us: of what Arrow maps, it asks the system to fetch every byte."""
+    import pyarrow as pa
+
+    with open(file, "rb") as opened:
+        mapped = mmap(opened.fileno(), 0, prot=PROT_READ)
+    mapped.madvise(MADV_RANDOM)
+    return pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(mapped))), mapped
+
+
+@contextmanager
+def _unread() -> Iterator[list[mmap]]:
+    """In here `datasets` opens files as `_stream` does; yields those."""
+    from datasets import table
+
+    maps: list[mmap] = []
+
+    def opened(file: str) -> Any:
+        stream, mapped = _stream(file)
+        maps.append(mapped)
+        return stream
+
+    kept = table._memory_mapped_record_batch_reader_from_file  # pyright: ignore
+    table._memory_mapped_record_batch_reader_from_file = opened
+    try:
+        yield maps
+    finally:
+        table._memory_mapped_record_batch_reader_from_file = kept
 
 
 def _targets(files: Sequence[Labels]) -> NDArray[np.int32]:
@@ -205,14 +272,15 @@ def open_saved(root: Path, split: Split) -> HuggingFaceSource:
         raise ValueError(said) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"dataset_dict.json is damaged: {error}") from None
-    name = _choose(splits, split)
+    name = choose(splits, split)
     from datasets import load_from_disk
 
     try:
-        rows = load_from_disk(str(root / name))
+        with _unread() as maps:
+            rows = load_from_disk(str(root / name))
     except (OSError, ValueError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from None
-    return HuggingFaceSource(rows, split, [root])
+    return HuggingFaceSource(rows, split, [root], maps=maps)
 
 
 def find_parquet(root: Path) -> dict[str, list[Path]]:
@@ -230,7 +298,7 @@ def open_parquet(root: Path, found: dict[str, list[Path]], split: Split) -> Hugg
     Raises:
         ValueError: there are none of the split, or they cannot be read.
     """
-    files = found[_choose(found, split)]
+    files = found[choose(found, split)]
     from datasets import Dataset, config
     from datasets.exceptions import DatasetGenerationError
 
@@ -238,10 +306,11 @@ def open_parquet(root: Path, found: dict[str, list[Path]], split: Split) -> Hugg
     _targets(labels)  # before hours are spent on converting
     try:
         cache = Path(config.HF_DATASETS_CACHE) / f"bigvit-{_fingerprint(files)}"
-        rows = Dataset.from_parquet([str(file) for file in files], cache_dir=str(cache))
+        with _unread() as maps:
+            rows = Dataset.from_parquet([str(file) for file in files], cache_dir=str(cache))
     except (OSError, ValueError, DatasetGenerationError) as error:
         raise ValueError(f"{split} cannot be read: {error}") from None
-    return HuggingFaceSource(rows, split, [root], labels)
+    return HuggingFaceSource(rows, split, [root], labels, maps)
 
 
 def _read_labels(file: Path, split: Split) -> Labels:
@@ -291,16 +360,9 @@ def open_hub(name: str, split: Split) -> HuggingFaceSource:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
-        rows = load_dataset(name, split=_choose(get_dataset_split_names(name), split))
+        with _unread() as maps:
+            rows = load_dataset(name, split=choose(get_dataset_split_names(name), split))
     except OSError as error:
         raise ValueError(str(error)) from None
     fetched = (HF_HUB_CACHE, config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH)
-    return HuggingFaceSource(rows, split, fetched)
-
-
-def _choose(there: Any, split: Split) -> str:
-    for name in NAMES[split]:
-        if name in there:
-            return name
-    listed = ", ".join(name or "files of another name" for name in there)
-    raise ValueError(f"it has no {' or '.join(NAMES[split])} split, only {listed}")
+    return HuggingFaceSource(rows, split, fetched, maps=maps)

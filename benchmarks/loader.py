@@ -1,0 +1,192 @@
+"""Images a second and core, of training images from JPEGs: ours beside timm's and torchvision's.
+
+    python -m benchmarks.loader [--small] [--check]
+
+Row 11 of docs/performance.md. Each decodes the same files in memory, takes random crops (bicubic),
+mirrors, applies 3-Augment and colour jitter, and ends with bytes (3, H, W), in one thread. Files
+are cut from scikit-image's photographs, at ImageNet's usual 500 x 375, and packed to about 50 and
+110 KB.
+"""
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from timm.data.transforms_factory import create_transform
+from torchvision.transforms import v2
+
+from benchmarks.measure import Row, arguments, interleaved, ratio, report
+from bigvit.data import augment, photo
+from bigvit.data.decode import Photo
+from bigvit.data.photo import Part
+from bigvit.recipe import Data
+from bigvit.recipe.find import find_recipe
+
+SIZES = (50_000, 110_000)  # bytes of a file
+GOALS = {126: (2.5, 4.0), 224: (1.8, 3.0)}  # times timm, by the side of the image
+JITTER = 0.3
+
+
+def files(bytes_each: int, count: int) -> list[bytes]:
+    """JPEGs of about that many bytes each."""
+    from skimage import data
+
+    photographs = [data.astronaut(), data.coffee(), data.chelsea(), data.rocket()]
+    found = list[bytes]()
+    for i in range(count):
+        whole = Image.fromarray(photographs[i % len(photographs)])
+        high = 200 + 37 * i % 97
+        wide = high * 4 // 3
+        left, top = 13 * i % (whole.width - wide), 7 * i % (whole.height - high)
+        box = (left, top, left + wide, top + high)
+        image = whole.resize((500, 375), Image.Resampling.LANCZOS, box=box)
+        found.append(min(map(partial(packed, image), range(50, 100)), key=partial(off, bytes_each)))
+    return found
+
+
+def packed(image: Image.Image, quality: int) -> bytes:
+    with io.BytesIO() as file:
+        image.save(file, "JPEG", quality=quality, subsampling=0 if quality > 95 else 2)
+        return file.getvalue()
+
+
+def off(wanted: int, content: bytes) -> int:
+    return abs(len(content) - wanted)
+
+
+def ours(data: Data, contents: list[bytes], number: int) -> object:
+    image = Photo(contents[number % len(contents)], "")
+    return augment.apply(image, augment.draw(data, 0, 0, number, image.size))
+
+
+def theirs(transform: Callable[[Any], object], contents: list[bytes], number: int) -> object:
+    file = io.BytesIO(contents[number % len(contents)])
+    return transform(Image.open(file).convert("RGB"))
+
+
+def each(one: Callable[[int], object], count: int) -> None:
+    for i in range(count):
+        one(i)
+
+
+def torchvisions(side: int) -> Callable[[Any], object]:
+    """DeiT III's transforms of torchvision's parts, on tensors of bytes."""
+    return v2.Compose(
+        [
+            v2.PILToTensor(),
+            v2.RandomResizedCrop(side, (0.08, 1), interpolation=v2.InterpolationMode.BICUBIC),
+            v2.RandomHorizontalFlip(),
+            v2.RandomChoice(
+                [
+                    v2.Grayscale(3),
+                    v2.RandomSolarize(128, p=1),
+                    v2.GaussianBlur(9, (0.1, 2.0)),
+                ]
+            ),
+            v2.ColorJitter(JITTER, JITTER, JITTER),
+        ]
+    )
+
+
+def beside(side: int, small: bool) -> list[Row]:
+    """Ours beside both, at a side of the image."""
+    recipe = find_recipe("deit3_h14_in1k_126")[1]
+    data = replace(recipe.data, image_size=side)
+    timms: Any = create_transform(
+        (3, side, side),
+        is_training=True,
+        use_prefetcher=True,
+        color_jitter=JITTER,
+        auto_augment="3a",
+        interpolation="bicubic",
+    )
+    rows = list[Row]()
+    count, rounds = (4, 2) if small else (32, 21)
+    for size in SIZES:
+        contents = files(size, count)
+        runs = {
+            "ours": partial(ours, data, contents),
+            "timm": partial(theirs, timms, contents),
+            "torchvision": partial(theirs, torchvisions(side), contents),
+        }
+        seconds = interleaved(
+            {name: partial(each, one, count) for name, one in runs.items()}, rounds
+        )
+        goal, device = GOALS[side]
+        label = f"{side} px, {sum(map(len, contents)) / count / 1000:.0f} KB"
+        per = {name: count / float(np.median(took)) for name, took in seconds.items()}
+        over = ratio(seconds["timm"], seconds["ours"])
+        rows += [
+            Row(
+                f"{label}: ours over timm",
+                f"{over.value:.2f}",
+                f"{over.low:.2f} to {over.high:.2f}",
+                f">= {goal}; on the device {device}",
+                over.value >= goal,
+            ),
+            Row(f"{label}: images/s, ours", f"{per['ours']:.0f}"),
+            Row(
+                f"{label}: images/s, timm, torchvision",
+                f"{per['timm']:.0f}, {per['torchvision']:.0f}",
+            ),
+        ]
+    return rows
+
+
+def steps(side: int, small: bool) -> list[Row]:
+    """Milliseconds of an image by step, the floor beside each."""
+    recipe = find_recipe("deit3_h14_in1k_126")[1]
+    data = replace(recipe.data, image_size=side)
+    count, rounds = (4, 2) if small else (32, 21)
+    contents, fast = files(SIZES[0], count), photo.extension()
+    if fast is None:
+        return []
+    images = [Photo(content, "") for content in contents]
+    drawn = [augment.draw(data, 0, 0, i, image.size) for i, image in enumerate(images)]
+    crops: list[Any] = [made.crop for made in drawn]
+    parts = [made.part(image.size) for made, image in zip(crops, images, strict=True)]
+    cut = [image.part(part) for image, part in zip(images, parts, strict=True)]
+    box = (499, 374, 1, 1)  # all coefficients are read for the last pixel, and next to no other
+    corner = Part(box, (1, 1), (0, 0, 1, 1), "bicubic")
+
+    def coloured(i: int) -> None:
+        made: Any = cut[i]
+        drawn[i].augment.apply_fast(fast, made.copy())  # type: ignore
+
+    timed = {
+        "draw": lambda i: augment.draw(data, 0, 0, i, images[i].size),
+        "decode the crop and resize it": lambda i: images[i].part(parts[i]),
+        "  of it coefficients (the floor)": lambda i: images[i].part(corner),
+        "3-Augment and jitter": coloured,
+        "whole": lambda i: ours(data, contents, i),
+        "Pillow: decode": lambda i: Image.open(io.BytesIO(contents[i])).convert("RGB"),
+        "Pillow: whole": lambda i: augment._applied(images[i].image(), drawn[i]),
+    }
+    seconds = interleaved(
+        {name: lambda one=one: [one(i) for i in range(count)] for name, one in timed.items()},
+        rounds,
+    )
+    return [
+        Row(f"{side} px: {name}, ms", f"{1000 * float(np.median(took)) / count:.2f}")
+        for name, took in seconds.items()
+    ]
+
+
+def main() -> int:
+    chosen = arguments(__doc__ or "")
+    torch.set_num_threads(1)
+    if reason := photo.without():
+        print(reason)
+    rows = [row for side in GOALS for row in beside(side, chosen.small)]
+    rows += [row for side in GOALS for row in steps(side, chosen.small)]
+    return report("Training images from JPEGs, one core", rows, chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

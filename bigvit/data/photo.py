@@ -1,0 +1,97 @@
+"""Photographs of which no more is decoded than a crop needs.
+
+JPEGs go by an extension of ours (bigvit/csrc): decoding the region, resizing, 3-Augment and jitter,
+to Pillow's pixels, bit for bit. Where it was not built, or gives other pixels than the Pillow that
+is installed, Pillow does all; and Pillow does whatever is no plain JPEG, or has a fault.
+
+Shapes: H x W pixels, of red, green, blue and a byte that nobody reads.
+"""
+
+import io
+from functools import cache
+from types import ModuleType
+from typing import Literal, NamedTuple
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+
+Interpolation = Literal["bicubic", "bilinear"]
+RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+WHOLE = 1 << 24  # pixels of a resized image up to which all of it is made, and not a window alone
+DOWN_FIRST = int(PIL.__version__.partition(".")[0]) >= 13  # resizes tall images along columns first
+
+
+class Part(NamedTuple):
+    """A window of a box of an image, once the box is resized. All in pixels."""
+
+    box: tuple[int, int, int, int]  # left, top, width, height
+    size: tuple[int, int]  # width, height of the resized box
+    window: tuple[int, int, int, int]  # left, top, right, bottom
+    interpolation: Interpolation
+
+
+@cache
+def extension() -> ModuleType | None:
+    """The extension, if it was built and gives this Pillow's pixels."""
+    try:
+        from bigvit.data import _pixels
+    except ImportError:
+        return None
+    return _pixels if _agrees(_pixels) else None
+
+
+def without() -> str:
+    """Why there is no extension, and what to do; empty where there is."""
+    if extension() is not None:
+        return ""
+    try:
+        from bigvit.data import _pixels  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError:
+        why = (
+            "the extension was not built: install a C compiler and libjpeg-turbo's headers "
+            "(libjpeg-dev), and bigvit again"
+        )
+    else:
+        why = f"the extension gives other pixels than Pillow {PIL.__version__}"
+    return f"images are decoded by Pillow alone, at half the speed or less; {why}"
+
+
+def part_of(content: bytes, part: Part) -> NDArray[np.uint8] | None:
+    """A part of a JPEG (H, W, 4); None: Pillow is to be asked."""
+    pixels = extension()
+    return None if pixels is None else _part_of(pixels, content, part)
+
+
+def _part_of(pixels: ModuleType, content: bytes, part: Part) -> NDArray[np.uint8] | None:
+    (width, height), (left, top, right, bottom) = part.size, part.window
+    if width * height > WHOLE:
+        return None
+    across, down = part.box[2:]
+    down_first = DOWN_FIRST and down > height and down - height > 2 * (across - width)
+    out = np.empty((bottom - top, right - left, 4), np.uint8)
+    bicubic = part.interpolation == "bicubic"
+    made = pixels.resized(content, *part[:3], bicubic, down_first, out)
+    return out if made else None
+
+
+def _agrees(pixels: ModuleType) -> bool:
+    """Whether it gives Pillow's pixels, of a small image cropped, resized and blurred."""
+    ramp = np.add.outer(np.arange(130) ** 2, 7 * np.arange(97))
+    image = Image.fromarray(np.stack([ramp % 251, ramp // 9 % 256, ramp % 83 * 3], -1).astype("u1"))
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=80, subsampling=2)
+    image = Image.open(io.BytesIO(stream.getvalue())).convert("RGB")
+    for left, top, width, height in ((13, 20, 71, 33), (33, 7, 30, 121)):
+        part = Part((left, top, width, height), (16, 24), (0, 0, 16, 24), "bicubic")
+        found = _part_of(pixels, stream.getvalue(), part)
+        box = (left, top, left + width, top + height)
+        wanted = image.crop(box).resize((16, 24), Image.Resampling.BICUBIC)
+        if found is None or not np.array_equal(found[..., :3], np.asarray(wanted)):
+            return False
+        pixels.blur(found, 16, 24, 1.3)
+        blurred = wanted.filter(ImageFilter.GaussianBlur(1.3))
+        if not np.array_equal(found[..., :3], np.asarray(blurred)):
+            return False
+    return True

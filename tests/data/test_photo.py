@@ -1,0 +1,283 @@
+"""Parts of JPEGs by the extension: Pillow's pixels, and Pillow's verdict of files with faults."""
+
+import io
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from bigvit.data import augment, photo
+from bigvit.data.augment import crop
+from bigvit.data.decode import BadImage, Photo
+from bigvit.data.photo import Part
+from bigvit.recipe import Images, RandAugment, RandomResizedCrop, SimpleRandomCrop, ThreeAugment
+
+ROOT = Path(__file__).parents[2]
+PHOTOGRAPHS = [Image.fromarray(pixels) for pixels in load_sample_images().images]  # 640 x 427
+SIZES = [(640, 427), (375, 293), (127, 401), (33, 17), (16, 16), (1, 30), (65, 1), (250, 333)]
+RESIZED = RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic")
+IMAGES = Images(
+    dataset="photographs",
+    train_images=2,
+    test_images=None,
+    classes=2,
+    image_size=126,
+    crop=RESIZED,
+    flip=0.5,
+    augment=ThreeAugment(color_jitter=0.3),
+    erasing=0.25,
+    repeats=1,
+    mix=None,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    test_crop_ratio=0.9,
+)
+CJPEG: dict[str, tuple[str, ...]] = {  # as libjpeg-turbo's own program packs them
+    "4:4:0": ("-sample", "1x2"),
+    "4:1:1": ("-sample", "4x1"),
+    "4:1:0": ("-sample", "4x2"),
+    "more colour than light": ("-sample", "1x1,2x2,2x2"),
+    "rgb": ("-rgb",),
+    "arithmetic": ("-arithmetic",),
+    "restarts": ("-restart", "1"),
+    "restarts by block, progressive": ("-restart", "7B", "-progressive"),
+    "fast transform": ("-dct", "fast", "-quality", "50"),
+    "coarse": ("-quality", "3"),
+}
+
+needed = pytest.mark.skipif(photo.extension() is None, reason=photo.without())
+
+
+def packed(image: Image.Image, **options: Any) -> bytes:
+    with io.BytesIO() as file:
+        image.save(file, "JPEG", **options)
+        return file.getvalue()
+
+
+@cache
+def files() -> dict[str, bytes]:
+    """JPEGs of many kinds, by what they are."""
+    found = dict[str, bytes]()
+    for i, size in enumerate(SIZES):
+        image = PHOTOGRAPHS[i % 2].crop((7, 5, 7 + size[0], 5 + size[1])).resize(size)
+        for name, options in {
+            "4:4:4": {"subsampling": 0, "quality": 95},
+            "4:2:2": {"subsampling": 1},
+            "4:2:0": {"subsampling": 2},
+            "progressive": {"progressive": True, "quality": 85},
+            "progressive 4:4:4": {"progressive": True, "subsampling": 0},
+            "restart markers": {"restart_marker_blocks": 5},
+            "rows of restarts": {"restart_marker_rows": 1, "progressive": True},
+            "Exif": {"exif": Image.Exif(), "comment": b"from the world", "dpi": (72, 72)},
+        }.items():
+            found[f"{name} {size}"] = packed(image, **options)
+        found[f"gray {size}"] = packed(image.convert("L"))
+        found[f"CMYK {size}"] = packed(image.convert("CMYK"))
+        if shutil.which("cjpeg"):
+            plain = io.BytesIO()
+            image.save(plain, "PPM")
+            for name, words in CJPEG.items():
+                done = subprocess.run(
+                    ("cjpeg", *words), input=plain.getvalue(), capture_output=True
+                )
+                assert done.returncode == 0, done.stderr
+                found[f"cjpeg {name} {size}"] = done.stdout
+    return found
+
+
+def draws(count: int, size: tuple[int, int], seed: int) -> Iterator[Part]:
+    """Parts of an image: crops that are enlarged, shrunk or kept, and windows of them."""
+    generator = random.Random(seed)
+    for i in range(count):
+        width, height = generator.randint(1, size[0]), generator.randint(1, size[1])
+        left, top = generator.randint(0, size[0] - width), generator.randint(0, size[1] - height)
+        wide, high = generator.choice(((126, 126), (224, 96), (17, 40), (width, height)))
+        x, y = generator.randrange(wide), generator.randrange(high)
+        window = (x, y, generator.randint(x + 1, wide), generator.randint(y + 1, high))
+        window = window if i % 2 else (0, 0, wide, high)
+        how = generator.choice(("bicubic", "bilinear"))
+        yield Part((left, top, width, height), (wide, high), window, how)
+
+
+@needed
+@pytest.mark.parametrize("plainly", [False, True])
+def test_a_part_has_the_pixels_of_the_whole_file_decoded(plainly: bool):
+    fast: Any = photo.extension()
+    fast.plainly(plainly)
+    try:
+        without = set[str]()
+        for i, (name, content) in enumerate(files().items()):
+            whole = Image.open(io.BytesIO(content)).convert("RGB")
+            given = Photo(content, name)
+            assert given.size == whole.size
+            for part in draws(6, whole.size, i):
+                found = given.part(part)
+                if found is None:
+                    without.add(name.rpartition(" (")[0])
+                else:
+                    wanted = np.asarray(crop.taken(whole, part))
+                    assert np.array_equal(found[..., :3], wanted), (name, part)
+    finally:
+        fast.plainly(False)
+    # what Pillow has to decode, and nothing else
+    allowed = {"CMYK"} | {f"cjpeg {name}" for name in CJPEG if name[:4] in ("4:1:", "more", "arit")}
+    assert without <= allowed and "CMYK" in without
+
+
+DATA = {
+    "3-Augment": IMAGES,
+    "no jitter": replace(IMAGES, augment=ThreeAugment(color_jitter=0.0)),
+    "strong jitter": replace(IMAGES, augment=ThreeAugment(color_jitter=1.5), image_size=224),
+    "RandAugment": replace(
+        IMAGES, augment=RandAugment(operations=2, magnitude=9, magnitude_std=0.5, increasing=True)
+    ),
+    "simple crop": replace(IMAGES, crop=SimpleRandomCrop(padding=4, interpolation="bicubic")),
+    "oblong": replace(IMAGES, augment=None, image_size=(96, 140)),
+}
+
+
+@needed
+@pytest.mark.parametrize("kind", DATA)
+def test_a_varied_image_is_pillows(kind: str):
+    data = DATA[kind]
+    for i, (name, content) in enumerate(
+        list(files().items())[:: 4 if kind == "RandAugment" else 1]
+    ):
+        image = Image.open(io.BytesIO(content)).convert("RGB")
+        assert np.array_equal(
+            augment.test_image(Photo(content, name), data), augment.test_image(image, data)
+        ), name
+        drawn = augment.draw(data, 3, 0, i, image.size)
+        found = augment.apply(Photo(content, name), drawn)
+        assert np.array_equal(found, augment.apply(image, drawn)), (name, drawn)
+
+
+def verdict(given: bytes, part: Part | None) -> tuple[str, Any]:
+    """Of a file that may be broken: the reason, or the pixels of a part, or of Pillow's."""
+    try:
+        image = Photo(given, "it")
+        if part is None:
+            return "", np.asarray(image.image())
+        found = image.part(part)
+        if found is not None:
+            return "", found[..., :3]
+        return "", np.asarray(crop.taken(image.image(), part))
+    except BadImage as error:
+        return str(error), None
+
+
+def broken(content: bytes, cuts: int, flips: int, seed: int) -> Iterator[bytes]:
+    """The file cut off, and with bytes changed: anywhere, or in the header."""
+    generator = random.Random(seed)
+    for i in range(cuts):
+        yield content[: len(content) * i // cuts]
+    for i in range(flips):
+        changed = bytearray(content)
+        for _ in range(generator.choice((1, 1, 3))):
+            where = generator.randrange(len(content) if i % 3 else min(700, len(content)))
+            changed[where] = generator.choice((0xFF, 0, generator.randrange(256)))
+        yield bytes(changed)
+
+
+def compared(contents: Iterator[bytes], seed: int) -> tuple[int, int]:
+    """How many were bad, and how many fine: in each Pillow's verdict, and Pillow's pixels."""
+    bad = fine = 0
+    generator = random.Random(seed)
+    for content in contents:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(photo, "extension", lambda: None)
+            reason, whole = verdict(content, None)
+        if whole is None:
+            width, height = generator.randint(1, 200), generator.randint(1, 200)
+            part = Part((0, 0, width, height), (32, 32), (0, 0, 32, 32), "bicubic")
+            assert verdict(content, part)[0] == reason
+            bad += 1
+        else:
+            part = next(draws(1, whole.shape[1::-1], generator.randrange(1 << 30)))
+            said, found = verdict(content, part)
+            wanted = np.asarray(crop.taken(Image.fromarray(whole), part))
+            assert said == "" and np.array_equal(found, wanted)
+            fine += 1
+    return bad, fine
+
+
+BROKEN = ["4:4:4", "4:2:2", "4:2:0", "progressive", "restart markers", "Exif", "gray"]
+
+
+@needed
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_file_has_pillows_verdict(kind: str):
+    content = files()[f"{kind} (127, 401)"]
+    bad, fine = compared(broken(content, 40, 280, 1), 2)
+    assert bad + fine == 320 and bad > 40 and fine > 40
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch):
+    whole = photo.extension.__wrapped__
+    with monkeypatch.context() as patch:
+        patch.setattr(photo, "DOWN_FIRST", not photo.DOWN_FIRST)  # as another Pillow would be
+        patch.setattr(photo, "extension", whole)
+        assert photo.extension() is None
+        assert "other pixels than Pillow" in photo.without() or "not built" in photo.without()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "bigvit.data._pixels", None)  # as one without it
+        patch.delattr("bigvit.data._pixels", raising=False)
+        patch.setattr(photo, "extension", whole)
+        assert photo.extension() is None and "libjpeg-dev" in photo.without()
+        content = files()["4:2:0 (375, 293)"]
+        drawn = augment.draw(IMAGES, 0, 0, 0, (375, 293))
+        image = Image.open(io.BytesIO(content)).convert("RGB")
+        assert np.array_equal(
+            augment.apply(Photo(content, "it"), drawn), augment.apply(image, drawn)
+        )
+
+
+@needed
+@pytest.mark.slow
+def test_broken_files_are_read_within_their_bytes(tmp_path: Path):
+    """The same comparison under the address sanitiser, which ends the process at a wrong access."""
+    import sysconfig
+
+    suffix, include = sysconfig.get_config_var("EXT_SUFFIX"), sysconfig.get_paths()["include"]
+    built = tmp_path / f"_pixels{suffix}"
+    sources = sorted(map(str, (ROOT / "bigvit/csrc").glob("*.c")))
+    options = ("-std=c11", "-O1", "-g", "-ffp-contract=off", "-fPIC", "-shared", f"-I{include}")
+    checks = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    subprocess.run(["gcc", *options, *checks, *sources, "-o", built, "-ljpeg", "-lm"], check=True)
+    told = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    code = f"""
+import importlib.util, sys
+import bigvit.data
+spec = importlib.util.spec_from_file_location("bigvit.data._pixels", {str(built)!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+sys.modules["bigvit.data._pixels"] = bigvit.data._pixels = module
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_photo as t
+assert t.photo.extension() is module
+for seed, kind in enumerate(t.BROKEN):
+    content = t.files()[f"{{kind}} (127, 401)"]
+    print(kind, t.compared(t.broken(content, 40, 2000, seed), seed), flush=True)
+for plainly in (False, True):
+    t.test_a_part_has_the_pixels_of_the_whole_file_decoded(plainly)
+print("whole")
+"""
+    environment = {**os.environ, "LD_PRELOAD": told.stdout.strip(), "PYTHONPATH": str(ROOT)}
+    environment["ASAN_OPTIONS"] = "detect_leaks=0"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.endswith("whole\n"), done.stdout + done.stderr
