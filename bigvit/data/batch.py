@@ -30,6 +30,7 @@ class Batch(NamedTuple):
     bad: Tensor  # (any,) int64, distinct: images that could not be read; stays on the host
     mix: MixDraws | None = None  # how images are mixed, if they are
     draws: Draws = Draws(None, ())  # of training alone
+    core_seconds: float = 0.0  # that data processes took to make it
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""
