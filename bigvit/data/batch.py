@@ -40,6 +40,10 @@ class Batch(NamedTuple):
         """The same batch in memory from which copies do not wait; what is there already, stays."""
         return self._each(Tensor.pin_memory)
 
+    def used_on(self, stream: torch.Stream) -> None:
+        """Have the allocator keep what was made on another stream until this one is done."""
+        self._each(lambda x: x.record_stream(stream) or x)
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         rest = {name: value for name, value in self._asdict().items() if name != "bad"}
         return Batch(bad=self.bad, **tree_map_only(Tensor, change, rest))

@@ -1,7 +1,6 @@
 """From image numbers to micro-batches, in any number of worker processes."""
 
 import ctypes
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,16 +20,15 @@ from bigvit.data.mix import draw
 from bigvit.data.ring import Filled, Ring
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
-from bigvit.ranks.launched import launched
+from bigvit.data.workers import PREFETCH, shape_of, slots
 from bigvit.ranks.stopping import SIGNALS
-from bigvit.recipe import Data, Images, Layout, Recipe, sides
+from bigvit.recipe import Data, Images, Layout, Recipe
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 Draw = Callable[[int, tuple[int, int]], Draws]
 """(number of the global batch, span of positions) -> everything random in the forward pass."""
 
 ATTEMPTS = 100  # at finding an image in the place of a bad one
-PREFETCH = 4  # micro-batches that each data process makes ahead
 
 
 class TrainIndex(NamedTuple):
@@ -145,13 +143,6 @@ def test_batches(
         yield batch._replace(number=step, micro=0)
 
 
-def workers_for(workers: int | None) -> int:
-    """Data processes of this rank: as asked, or what its share of the host's cores allows."""
-    if workers is not None:
-        return workers
-    return max(0, min(12, len(os.sched_getaffinity(0)) // (launched().here or 1) - 1))
-
-
 def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> Iterator[Batch]:
     """Batches of the images at places, in their order.
 
@@ -193,9 +184,7 @@ class _Batches(Dataset[Any]):
         self, source: Source, sample: Callable[[Any], Sample], data: Data, size: int, workers: int
     ) -> None:
         self.source, self.sample = source, sample
-        # while torch fills another, the one before is the rank's
-        slots = PREFETCH * workers + 1
-        self.ring = Ring(slots, size, (data.channels, *sides(data.image_size)))
+        self.ring = Ring(slots(workers), size, shape_of(data))
 
     def __getitems__(self, wanted: tuple[int, Sequence[Any]]) -> "Filled | Unread":
         """A slot with the images at places, or why no image can be read."""
@@ -215,7 +204,7 @@ class _Batches(Dataset[Any]):
 
 def _blank(data: Data) -> NDArray[np.uint8]:
     """What stands where there is no image."""
-    return np.zeros((data.channels, *sides(data.image_size)), np.uint8)
+    return np.zeros(shape_of(data), np.uint8)
 
 
 def _live_and_die_with_the_rank(_: int) -> None:

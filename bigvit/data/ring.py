@@ -6,7 +6,6 @@ size is fixed, a micro-batch needs no open file, and /dev/shm is not used.
 Shapes: B images in a micro-batch, C channels, H x W pixels.
 """
 
-import math
 import mmap
 from collections import deque
 from typing import NamedTuple
@@ -19,8 +18,7 @@ from torch import Tensor
 
 from bigvit.data.batch import Batch
 from bigvit.data.decode import Unread
-
-NUMBERS = 3 * 8 + 1  # bytes of an image besides its pixels: three int64, one bool
+from bigvit.data.workers import NUMBERS, slot_bytes
 
 
 class Ring:
@@ -34,7 +32,7 @@ class Ring:
             Unread: there is not so much memory.
         """
         self.images, self.shape = images, shape
-        self.size = images * (NUMBERS + math.prod(shape))
+        self.size = slot_bytes(shape, images)
         try:
             self.memory = mmap.mmap(-1, slots * self.size)
         except (OSError, OverflowError) as error:
