@@ -48,9 +48,10 @@ def test_memory_that_there_is_not_is_said_before_anything_begins(slots):
 
 
 def memory(pids: list[int]) -> int:
-    """Bytes of processes, what they share counted once."""
+    """Bytes of processes that lie in no file, what they share counted once."""
     texts = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids)
-    return sum(int(re.findall(r"^Pss: +(\d+) kB", text, re.MULTILINE)[0]) << 10 for text in texts)
+    kinds = r"^Pss_(?:Anon|Shmem): +(\d+) kB"
+    return sum(int(kb) << 10 for text in texts for kb in re.findall(kinds, text, re.MULTILINE))
 
 
 def children() -> set[int]:
@@ -80,6 +81,6 @@ def test_memory_stays_flat_over_many_images(images: int, tmp_path: Path) -> None
     print([f"{bytes / 1e6:.1f} MB" for bytes in found], files)
     settled = 1 + PREFETCH * WORKERS * MICRO_BATCH * 10 // images  # once every slot was written to
     assert max(found[settled:]) - found[settled] < FLAT
-    assert max(files) == min(files)
+    assert max(files) - min(files) <= 1 + WORKERS  # each may be reading an image
     batches.close()  # pyright: ignore[reportAttributeAccessIssue]
     assert children() == before
