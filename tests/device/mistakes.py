@@ -89,9 +89,9 @@ MISTAKES = (
     ),
     Mistake(
         "a host's tensor given to a collective",
-        "bigvit.engines.deepspeed.engine:DeepSpeedEngine.update",
-        "total = mean_losses(losses)",
-        "total = mean_losses(losses).cpu()",
+        "bigvit.engines.deepspeed.engine:mean_over_ranks",
+        "means = mean_losses(losses)",
+        "means = mean_losses(losses).cpu()",
         "No backend type associated with device type cpu",
     ),
     Mistake(
@@ -125,9 +125,9 @@ MISTAKES = (
     ),
     Mistake(
         "a collective that nobody waits for",
-        "bigvit.engines.deepspeed.engine:DeepSpeedEngine.update",
-        "dist.all_reduce(total)",
-        "dist.all_reduce(total, async_op=True)",
+        "bigvit.engines.deepspeed.engine:mean_over_ranks",
+        "dist.all_reduce(means)",
+        "dist.all_reduce(means, async_op=True)",
         "loss",
     ),
     Mistake(
@@ -172,7 +172,7 @@ def put_in(mistake: Mistake) -> Generator[None]:
         assert source.count(GIVEN[0]) == 1
         source = source.replace(*GIVEN)
     made: dict[str, Any] = {}
-    exec(compile(source, str(module.__file__), "exec"), vars(module), made)
+    exec(compile(source, str(module.__file__), "exec"), inspect.unwrap(right).__globals__, made)
     setattr(owner, last, made[last])
     try:
         yield

@@ -134,6 +134,7 @@ def test_killed_again_and_again_and_resumed_by_another_engine(short_whole, warm,
     assert distance(found, wanted) < 1e-3  # at this learning rate rounding grows to 2e-4
 
 
+@pytest.mark.slow
 def test_killed_under_the_launcher(short_whole, tmp_path):
     """Once its first checkpoint is there; it goes on, and is done, under the launcher, too."""
     cut = tmp_path / "cut"

@@ -49,6 +49,7 @@ def results(output: str) -> dict[str, tuple[str, str]]:
     return {line[0]: (line[1], line[2]) for line in lines if len(line) == 3}
 
 
+@pytest.mark.slow
 def test_all_that_can_runs_on_the_pretend_device():
     done = gpu_sh("--pretend")
     assert done.returncode == 0, done.stdout + done.stderr

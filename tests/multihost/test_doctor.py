@@ -136,6 +136,7 @@ pets = replace(photos_vit_64, data=data, batch_size=2)
 """
 
 
+@pytest.mark.slow
 def test_a_blocked_port_is_named(hosts, tmp_path):
     master = two.ADDRESSES["n1"]
     with dropped(hosts, "n1", "ipproto", "tcp", "sport", "29511"):
