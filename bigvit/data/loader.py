@@ -1,5 +1,6 @@
 """From image numbers to micro-batches, in any number of worker processes."""
 
+import atexit
 import ctypes
 import signal
 import time
@@ -150,9 +151,10 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
         Unread: this machine cannot read images.
     """
     ring = images.ring
+    with_slots: Any = ((ring.free.popleft(), wanted) for wanted in places)
     loader = DataLoader(
         images,
-        batch_sampler=((ring.free.popleft(), wanted) for wanted in places),
+        batch_sampler=with_slots,
         num_workers=workers,
         collate_fn=lambda filled: filled,
         pin_memory=torch.accelerator.is_available(),
@@ -160,13 +162,20 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
         multiprocessing_context="fork" if workers else None,
         prefetch_factor=PREFETCH if workers else None,
     )
+    made: Any = iter(loader)
+    end = made._shutdown_workers if workers else None
+    if end is not None:  # at its exit Python waits for them, and they heed no other request
+        atexit.register(end)
     try:
-        for filled in loader:
+        for filled in made:
             if isinstance(filled, Unread):
                 raise filled
             yield filled.batch()
     except RuntimeError as error:
         raise lost(error) from None
+    finally:
+        if end is not None:
+            atexit.unregister(end)
 
 
 def lost(error: RuntimeError) -> Exception:

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -84,3 +86,29 @@ def test_memory_stays_flat_over_many_images(images: int, tmp_path: Path) -> None
     assert max(files) - min(files) <= 1 + WORKERS  # each may be reading an image
     batches.close()  # pyright: ignore[reportAttributeAccessIssue]
     assert children() == before
+
+
+LEFT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pictures import DATA, RECIPE
+from dataclasses import replace
+from pathlib import Path
+from bigvit.data.loader import train_batches
+from bigvit.data.sources import open_source
+from bigvit.recipe import batch_layout
+from bigvit.task import Task
+recipe = replace(RECIPE, data=replace(DATA, train_images=64))
+source, layout = open_source(recipe.data, "train", Path(sys.argv[2])), batch_layout(recipe, 1, 8)
+batches = train_batches(source, recipe, layout, 0, 2, 0, Task(recipe).draws)
+print(len(next(batches)))
+"""
+
+
+@pytest.mark.slow
+def test_a_program_ends_that_leaves_its_data_processes_at_work(tmp_path: Path) -> None:
+    """They ignore what Python would end them with."""
+    write_folders(tmp_path, "train", jpegs(64))
+    words = [sys.executable, "-c", LEFT, str(Path(__file__).parent), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
