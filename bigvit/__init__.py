@@ -116,8 +116,8 @@ def build_loader(
         ValueError: the data are not there or not the recipe's, or a value is not allowed.
     """
     from bigvit.data.epoch import Loader
-    from bigvit.data.loader import workers_for
     from bigvit.data.sources import open_splits
+    from bigvit.data.workers import workers_for
     from bigvit.engines.build import outline
     from bigvit.recipe.check import check_recipe
 

@@ -15,9 +15,10 @@ from bigvit.checkpoint.run import CLASSES, class_names, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.data.bad import gather
 from bigvit.data.batch import Batch
-from bigvit.data.loader import test_batches, workers_for
+from bigvit.data.loader import test_batches
 from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source, renumbered
+from bigvit.data.workers import workers_for
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Data, ImageSize
 from bigvit.recipe.words import read_json

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit.cli.table import print_table
+from bigvit.data.workers import shape_of, slot_bytes
 from bigvit.hosts import doctor
 from bigvit.hosts.doctor.compare import kinds, problems_of, size
 from bigvit.hosts.doctor.facts import Facts, Question, standing
@@ -53,7 +54,9 @@ def examine(options: argparse.Namespace) -> int:
         slots = {"localhost": len(facts["localhost"].devices) or 2}
     met, apart = _let_meet(options, ask, facts)
     _print_table(facts, met)
-    found = list(problems_of(facts, slots, asked, _room(recipe)))
+    image = 0 if recipe is None else slot_bytes(shape_of(recipe.data), 1)
+    batch = 0 if recipe is None else recipe.batch_size
+    found = list(problems_of(facts, slots, asked, _room(recipe), image, batch))
     say(found)
     if facts and not (found or silent):
         print(f"ok       facts of {len(facts)} host{'s' if len(facts) > 1 else ''}")

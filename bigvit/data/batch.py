@@ -30,6 +30,7 @@ class Batch(NamedTuple):
     bad: Tensor  # (any,) int64, distinct: images that could not be read; stays on the host
     mix: MixDraws | None = None  # how images are mixed, if they are
     draws: Draws = Draws(None, ())  # of training alone
+    core_seconds: float = 0.0  # that data processes took to make it
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""
@@ -38,6 +39,10 @@ class Batch(NamedTuple):
     def pinned(self) -> "Batch":
         """The same batch in memory from which copies do not wait; what is there already, stays."""
         return self._each(Tensor.pin_memory)
+
+    def used_on(self, stream: torch.Stream) -> None:
+        """Have the allocator keep what was made on another stream until this one is done."""
+        self._each(lambda x: x.record_stream(stream) or x)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         rest = {name: value for name, value in self._asdict().items() if name != "bad"}

@@ -1,9 +1,9 @@
 """From image numbers to micro-batches, in any number of worker processes."""
 
+import atexit
 import ctypes
-import math
-import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from bigvit import keyed_random
@@ -19,11 +18,12 @@ from bigvit.data import augment
 from bigvit.data.batch import Batch, Draws
 from bigvit.data.decode import BadImage, Unread
 from bigvit.data.mix import draw
+from bigvit.data.ring import Filled, Ring
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
-from bigvit.ranks.launched import launched
+from bigvit.data.workers import PREFETCH, shape_of, slots
 from bigvit.ranks.stopping import SIGNALS
-from bigvit.recipe import Data, Images, Layout, Recipe, sides
+from bigvit.recipe import Data, Images, Layout, Recipe
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 Draw = Callable[[int, tuple[int, int]], Draws]
@@ -104,7 +104,8 @@ def train_batches(
                 yield [TrainIndex(epoch, *pair) for pair in here]
 
     sample = partial(_train_sample, source, recipe.data, recipe.seed)
-    stream = _stream(_Batches(source, sample), places(), workers)
+    images = _Batches(source, sample, recipe.data, layout.micro_batch, workers)
+    stream = _stream(images, places(), workers)
     pinned = torch.accelerator.is_available()
     for number in numbers:
         micro = list[Batch]()
@@ -137,16 +138,9 @@ def test_batches(
             yield [TestIndex(*pair) for pair in zip(ids.tolist(), real.tolist(), strict=True)]
 
     workers = workers if isinstance(data, Images) else 0  # digits need no decoding
-    images = _Batches(source, partial(_test_sample, source, data))
+    images = _Batches(source, partial(_test_sample, source, data), data, size, workers)
     for step, batch in enumerate(_stream(images, places(), workers)):
         yield batch._replace(number=step, micro=0)
-
-
-def workers_for(workers: int | None) -> int:
-    """Data processes of this rank: as asked, or what its share of the host's cores allows."""
-    if workers is not None:
-        return workers
-    return max(0, min(12, len(os.sched_getaffinity(0)) // (launched().here or 1) - 1))
 
 
 def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> Iterator[Batch]:
@@ -155,21 +149,32 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
     Raises:
         Unread: this machine cannot read images.
     """
+    ring = images.ring
+    with_slots: Any = ((ring.free.popleft(), wanted) for wanted in places)
     loader = DataLoader(
         images,
-        batch_sampler=places,
+        batch_sampler=with_slots,
         num_workers=workers,
-        collate_fn=lambda packed: packed,
+        collate_fn=lambda filled: filled,
         pin_memory=torch.accelerator.is_available(),
         worker_init_fn=_live_and_die_with_the_rank,
         multiprocessing_context="fork" if workers else None,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=PREFETCH if workers else None,
     )
+    made: Any = iter(loader)
+    end = made._shutdown_workers if workers else None
+    if end is not None:  # at its exit Python waits for them, and they heed no other request
+        atexit.register(end)
     try:
-        for packed in loader:
-            yield _unpacked(packed)
+        for filled in made:
+            if isinstance(filled, Unread):
+                raise filled
+            yield filled.batch()
     except RuntimeError as error:
         raise lost(error) from None
+    finally:
+        if end is not None:
+            atexit.unregister(end)
 
 
 def lost(error: RuntimeError) -> Exception:
@@ -180,55 +185,34 @@ def lost(error: RuntimeError) -> Exception:
     return Unread(f"{reason}; if that was for want of memory, use fewer --workers")
 
 
-class _Packed(NamedTuple):
-    """A batch as one tensor: a process hands each over by an open file, of which it may have 1,024,
-    and an update may be of hundreds of batches."""
-
-    content: Tensor  # (bytes,) uint8: numbers, int64; valid, bool; pixels
-    shape: tuple[int, ...]  # of the images
-    bad: int  # how many
-
-
 class _Batches(Dataset[Any]):
-    """Images by the batch."""
+    """Images by the micro-batch, of `size` each."""
 
-    def __init__(self, source: Source, sample: Callable[[Any], Sample]) -> None:
+    def __init__(
+        self, source: Source, sample: Callable[[Any], Sample], data: Data, size: int, workers: int
+    ) -> None:
         self.source, self.sample = source, sample
+        self.ring = Ring(slots(workers), size, shape_of(data))
 
-    def __getitems__(self, places: Sequence[Any]) -> "_Packed | Unread":
-        """The images at places, or why no image can be read."""
+    def __getitems__(self, wanted: tuple[int, Sequence[Any]]) -> "Filled | Unread":
+        """A slot with the images at places, or why no image can be read."""
+        slot, places = wanted
+        began, bad = time.process_time(), set[int]()
+        numbers, valid, pixels = self.ring.fields(slot)
         try:
-            samples = [self.sample(place) for place in places]
+            for i, place in enumerate(places):
+                sample = self.sample(place)
+                numbers[:, i] = self.source.targets[sample.id], sample.id, sample.slot
+                valid[i], pixels[i] = sample.valid, sample.image.reshape(-1)
+                bad.update(sample.bad)
         except Unread as error:  # raised, torch would write its own story around it
             return error
-        images, ids, slots, valid, bads = zip(*samples, strict=True)
-        bad = sorted(set().union(*bads))
-        numbers = np.array([*self.source.targets[list(ids)], *ids, *slots, *bad], np.int64)
-        parts = [numbers, np.array(valid), *images]
-        content = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
-        return _Packed(torch.from_numpy(content), (len(ids), *images[0].shape), len(bad))
-
-
-def _unpacked(packed: "_Packed | Unread") -> Batch:
-    """The batch, whose tensors are views of one.
-
-    Raises:
-        Unread: there is none.
-    """
-    if isinstance(packed, Unread):
-        raise packed
-    content, shape, bad = packed
-    if content.is_shared():  # closes its file; where there is a GPU it was copied already
-        content = content.clone()
-    count = shape[0]
-    numbers, valid, pixels = content.split([8 * (3 * count + bad), count, math.prod(shape)])
-    targets, ids, slots, bads = numbers.view(torch.int64).split([count, count, count, bad])
-    return Batch(pixels.view(shape), targets, ids, slots, -1, -1, valid.view(torch.bool), bads)
+        return Filled(self.ring, slot, tuple(sorted(bad)), time.process_time() - began)
 
 
 def _blank(data: Data) -> NDArray[np.uint8]:
     """What stands where there is no image."""
-    return np.zeros((data.channels, *sides(data.image_size)), np.uint8)
+    return np.zeros(shape_of(data), np.uint8)
 
 
 def _live_and_die_with_the_rank(_: int) -> None:

@@ -8,6 +8,7 @@ Shapes: B images, C channels, K classes.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -52,6 +53,32 @@ class Normalise:
         return (images / 255 - self.mean) / self.std
 
 
+class Ahead:
+    """Brings one batch to a device while another is computed there, on a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = None if device.type == "cpu" else torch.Stream(device)
+        self.given: Batch | None = None
+        self.there: Batch | None = None
+
+    def begin(self, batch: Batch) -> None:
+        """Let the copy begin; on a CPU there is none."""
+        if self.stream is not None:
+            with self.stream:
+                self.given, self.there = batch, batch.to(self.device)
+
+    def take(self, batch: Batch) -> Batch:
+        """The batch on the device, for the current stream."""
+        given, there, self.given, self.there = self.given, self.there, None, None
+        if self.stream is None or there is None or given is not batch:
+            return batch.to(self.device)
+        current = torch.accelerator.current_stream(self.device)
+        current.wait_stream(self.stream)
+        there.used_on(current)
+        return there
+
+
 class Prepare:
     """Makes the inputs of a recipe's batches, on a device."""
 
@@ -59,10 +86,11 @@ class Prepare:
         self.normalise = Normalise(recipe.data, device)
         self.classes = torch.arange(recipe.model.num_classes, device=device)
         self.group = recipe.data.mixing_group
+        self.ahead = Ahead(device)
 
     def __call__(self, batch: Batch) -> Inputs:
         """Those of one micro-batch."""
-        batch = batch.to(self.classes.device)
+        batch = self.ahead.take(batch)
         images = self.normalise(batch.images)
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()
@@ -71,6 +99,17 @@ class Prepare:
             dense = mix_targets(dense, batch.mix, self.group)
         return Inputs(images, Targets(batch.targets, dense), batch.draws, batch.number)
 
-    def later(self, batches: Sequence[Batch]) -> list[Callable[[], Inputs]]:
-        """For each micro-batch what makes its inputs when it is called."""
-        return [partial(self, batch) for batch in batches]
+    def later(
+        self, batches: Sequence[Batch], then: Sequence[Batch] = ()
+    ) -> list[Callable[[], Inputs]]:
+        """For each micro-batch what makes its inputs when it is called, and then begins to bring
+        the next one to the device; after the last one the first of `then`."""
+        following = [*batches[1:], *then[:1]]
+        pairs = zip_longest(batches, following)
+        return [partial(self._one, *pair) for pair in pairs]
+
+    def _one(self, batch: Batch, following: Batch | None) -> Inputs:
+        inputs = self(batch)
+        if following is not None:
+            self.ahead.begin(following)
+        return inputs

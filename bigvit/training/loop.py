@@ -18,9 +18,10 @@ from bigvit.data import photo
 from bigvit.data.bad import BadImages, TooManyBad, gather
 from bigvit.data.batch import Batch
 from bigvit.data.index import shared
-from bigvit.data.loader import train_batches, workers_for
+from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_splits
+from bigvit.data.workers import workers_for
 from bigvit.engines import deterministic
 from bigvit.engines.build import Initial, build_engine, outline
 from bigvit.engines.ema import averaged
@@ -303,9 +304,11 @@ class Training:
         batch, lr = place.batch + 1, self.recipe.lr(place.update)
         ahead = self._fetch(batches, Place(batch, place.update))
         log = batch % self.options.log_every == 0 or batch == self.recipe.updates
+        self.progress.consumes(micro)
         self.ranks.at(f"update {batch}")
         try:
-            inputs, norms = self.prepare.later(micro), log and self.options.log_norms
+            inputs = self.prepare.later(micro, ahead.micro)
+            norms = log and self.options.log_norms
             info = self.engine.update(inputs, lr, self.guard, norms)
         except (NotFinite, LossJumped) as error:
             self._explain(error, batch, micro)

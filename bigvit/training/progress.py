@@ -13,6 +13,7 @@ from tqdm import tqdm
 from bigvit.checkpoint import metrics
 from bigvit.checkpoint.files import write_json
 from bigvit.checkpoint.run import CLASSES
+from bigvit.data.batch import Batch
 from bigvit.engines.engine import StepInfo
 from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
@@ -65,10 +66,16 @@ class Progress:
     def _begin(self, place: Place) -> None:
         """Start to measure anew, after what was not training."""
         self.began, self.since, self.waited = time.perf_counter(), place.batch, 0.0
+        self.images, self.core_seconds = 0, 0.0
 
     def waits(self, seconds: float) -> None:
         """Training waited for images."""
         self.waited += seconds
+
+    def consumes(self, micro: Sequence[Batch]) -> None:
+        """This rank's part of a batch is trained on."""
+        self.images += sum(len(batch.images) for batch in micro)
+        self.core_seconds += sum(batch.core_seconds for batch in micro)
 
     def updated(self, place: Place, lr: float, info: StepInfo, log: bool) -> None:
         """A batch was consumed."""
@@ -96,13 +103,15 @@ class Progress:
             **({"loss_scale": info.loss_scale} if recipe.precision == "fp16" else {}),
             "images_per_second": rate * recipe.batch_size,
             "waiting": self.waited / seconds,
+            "images_per_core_second": self.images / max(self.core_seconds, 1e-9),
             **({"norms": info.norms} if info.norms is not None else {}),
         }
         self._write(folder, metrics.UPDATE, place, line)
         self._status(folder)
         shown = (
             f"loss {info.loss:.4f}  lr {line['lr']:.2e}  {line['images_per_second']:.0f} images/s  "
-            f"waiting {100 * line['waiting']:.0f} %"
+            f"waiting {100 * line['waiting']:.0f} %  "
+            f"{line['images_per_core_second']:.0f} images/s and core"
         )
         if self.bar is not None:
             self.bar.set_postfix_str(shown)

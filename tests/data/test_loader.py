@@ -14,6 +14,7 @@ from bigvit.data.augment import apply, draw
 from bigvit.data.batch import Batch, Draws
 from bigvit.data.mix import MixDraws
 from bigvit.data.sources import DigitsSource, open_source
+from bigvit.data.workers import workers_for
 from bigvit.layers.stochastic_depth import Kept, Order, drops
 from bigvit.recipe import Digits, Recipe, Shift, StochasticDepth, batch_layout
 from bigvit.recipes.digits import digits_vit
@@ -278,4 +279,4 @@ def test_workers_are_as_asked_or_what_the_cores_allow(
     asked: int | None, ranks_here: str, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_here)
-    assert loader.workers_for(asked) == wanted
+    assert workers_for(asked) == wanted

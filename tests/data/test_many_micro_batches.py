@@ -62,6 +62,26 @@ def test_an_update_of_256_micro_batches_fits_in_few_open_files(root: Path) -> No
             assert mine.dtype == theirs.dtype and torch.equal(mine, theirs), name
 
 
+@pytest.mark.usefixtures("few_files", "own_signals")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_a_batch_of_2048_in_micro_batches_of_8_trains_in_few_open_files(tmp_path: Path) -> None:
+    """And the line of each update says how many images a core of the data processes makes."""
+    from bigvit.train import main
+
+    write_folders(tmp_path, "train", jpegs(2048))
+    write_folders(tmp_path, "val", jpegs(4, first=3000))
+    large = replace(ALONE, batch_size=2048, data=replace(ALONE.data, train_images=2048))
+    (tmp_path / "own.py").write_text(f"from bigvit.recipe import *\nphotos = {large!r}\n")
+    options = ("--data-root", tmp_path, "--run-dir", tmp_path / "run", "--engine", "single")
+    options += ("--workers", 2, "--micro-batch", 8, "--stop-after", 2, "--log-every", 1)
+    assert main([f"{tmp_path}/own.py:photos", *map(str, options)]) == 85
+    lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    updates = [line for line in lines if line["kind"] == "update"]
+    assert len(updates) == 2
+    for line in updates:
+        assert 0 <= line["waiting"] <= 1 and 10 < line["images_per_core_second"] < 1e5
+
+
 def children() -> set[int]:
     """Processes that this one started."""
     return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))

@@ -62,7 +62,7 @@ MISTAKES = (
     Mistake(
         "a batch without .to",
         "bigvit.data.prepare:Prepare.__call__",
-        "batch = batch.to(self.classes.device)",
+        "batch = self.ahead.take(batch)",
         "pass",
         "pretend:1 and cpu",
     ),
@@ -137,14 +137,21 @@ MISTAKES = (
         "given.images.zero_()\n    return Inputs(",
         "written while a copy",
     ),
+    Mistake(
+        "a copy on another stream that is not waited for",
+        "bigvit.data.prepare:Ahead.take",
+        "current.wait_stream(self.stream)",
+        "pass",
+        "did not wait for its copy",
+    ),
 )
 CODE = "the code as it is"
 # the last one keeps the host's batch, whatever `batch` becomes
 GIVEN = (
-    "batch = batch.to(",
+    "batch = self.ahead.take(batch)",
     "given, batch = batch, batch._replace(\n"
     "        images=torch.empty_like(batch.images, device=self.classes.device).copy_(\n"
-    "            batch.images, non_blocking=True\n        )\n    ).to(",
+    "            batch.images, non_blocking=True\n        )\n    ).to(self.classes.device)",
 )
 
 

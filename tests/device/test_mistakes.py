@@ -1,4 +1,4 @@
-"""What a CPU forgives shows on the pretend device: twelve mistakes put into the real code."""
+"""What a CPU forgives shows on the pretend device: thirteen mistakes put into the real code."""
 
 import json
 from pathlib import Path

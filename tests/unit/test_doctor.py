@@ -7,6 +7,7 @@ import pytest
 
 from bigvit.cli import main
 from bigvit.cli.doctor import _answer, _room
+from bigvit.data.workers import shape_of, slot_bytes
 from bigvit.hosts.doctor import facts
 from bigvit.hosts.doctor.compare import problems_of
 from bigvit.hosts.doctor.facts import Facts
@@ -53,7 +54,7 @@ def test_equal_hosts_have_no_problems():
         ({"recipe": "abd"}, "the recipe's digest: abd, and on n1: abc"),
         ({"sees": False}, "its run folder is another one"),
         ({"address": "127.0.1.1"}, "its own name leads to 127.0.1.1"),
-        ({"shared": 64 << 20}, "67.1 MB are free in /dev/shm, and 88 data workers may need 5.9 GB"),
+        ({"shared": 64 << 20}, "67.1 MB are free in /dev/shm, through which NCCL may send"),
         ({"problems": ["torn"]}, "torn"),
         ({"data": {**(SOUND.data or {}), "test": "3"}}, "test data: 3, and on n1: 2 images"),
     ],
@@ -99,6 +100,18 @@ def test_the_run_folder_needs_room_for_the_checkpoints_that_are_kept():
     assert _room(replace(recipe, ema=0.9999)) == room // 12 * 16
     (found,) = problems(disk=10**10, room=room)
     assert found.startswith("n2: 10.0 GB are free for the run folder, and the checkpoints kept ne")
+
+
+def test_what_data_workers_make_ahead_fits_into_memory():
+    known, when = {"a": SOUND}, {"a": (100.0, 110.1)}
+    slot = slot_bytes(shape_of(find_recipe("deit3_h14_in1k_126")[1].data), 1)
+    assert slot == 3 * 126 * 126 + 25  # three numbers and a flag with the pixels
+    need = 2 * 8 * (4 * 11 + 1) * 256 * slot  # training and evaluation, ranks, micro-batches
+    for memory in (need, need - 1):
+        small = {"a": replace(known["a"], memory=memory)}
+        found = list(problems_of(small, {"a": 8}, when, 0, slot, 2048))
+        said = f"a: {memory / 1e9:.1f} GB of memory are free, and 88 data workers may fill 8.8 GB"
+        assert [one.startswith(said) for one in found] == [True] * (memory < need)
 
 
 @pytest.mark.parametrize(

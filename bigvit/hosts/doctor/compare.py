@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
+from bigvit.data.workers import slots as slots_of
+from bigvit.data.workers import usual
 from bigvit.hosts.doctor.facts import Facts
 
 T = TypeVar("T")
 CLOCK = 2.0  # seconds that clocks may differ by
-SHARED = 64 << 20  # bytes of /dev/shm that a data worker is sure to have room in
-WORKERS = 12  # data workers of a rank at most
+SHARED = 1 << 30  # bytes of /dev/shm, as NCCL's guide advises for containers
 
 
 def problems_of(
@@ -16,16 +17,22 @@ def problems_of(
     slots: Mapping[str, int],
     asked: Mapping[str, tuple[float, float]],
     room: int,
+    image: int = 0,
+    batch: int = 0,
 ) -> Iterator[str]:
     """Every problem of these hosts, and every difference between them.
 
     Args:
         asked: when each was asked and had answered, by the clock here.
         room: bytes that the run folder is to have room for.
+        image: bytes of one in a batch.
+        batch: images of the global batch.
     """
+    share = batch // (sum(slots.values()) or 1)
     for host, own in facts.items():
         yield from (f"{host}: {problem}" for problem in own.problems)
         yield from (f"{host}: {problem}" for problem in _alone(own, slots[host], room))
+        yield from (f"{host}: {problem}" for problem in _loader(own, slots[host], image * share))
         if off := _off(own.clock, asked[host]):
             yield (
                 f"{host}: its clock is {abs(off):.1f} s {'ahead' if off > 0 else 'behind'}; "
@@ -74,12 +81,22 @@ def _alone(own: Facts, slots: int, room: int) -> Iterator[str]:
             f"{size(own.disk)} are free for the run folder, and the checkpoints kept need "
             f"{size(room)}; free some, or keep fewer (--keep)"
         )
-    workers = slots * max(0, min(WORKERS, own.cores // slots - 1))
-    if own.shared is not None and own.shared < workers * SHARED:
+    if len(own.devices) > 1 and own.shared is not None and own.shared < SHARED:
         yield (
-            f"{size(own.shared)} are free in /dev/shm, and {workers} data workers may need "
-            f"{size(workers * SHARED)}; give it more (a container: --shm-size), or take fewer "
-            "--workers"
+            f"{size(own.shared)} are free in /dev/shm, through which NCCL may send between GPUs; "
+            f"give it {size(SHARED)} (a container: --shm-size=1g)"
+        )
+
+
+def _loader(own: Facts, ranks: int, micro_batch: int) -> Iterator[str]:
+    """Whether what the data workers of a host make ahead, the largest micro-batches (bytes), fits
+    into its memory; an evaluation has workers of its own beside those of training."""
+    workers = usual(own.cores, ranks)
+    need = 2 * ranks * slots_of(workers) * micro_batch
+    if need > own.memory:
+        yield (
+            f"{size(own.memory)} of memory are free, and {ranks * workers} data workers may fill "
+            f"{size(need)} ahead; use a smaller --micro-batch, or fewer --workers"
         )
 
 

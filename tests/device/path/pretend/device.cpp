@@ -33,10 +33,15 @@ void waits(const char* kind, const std::string& operation, int64_t bytes) {
 // late copies -------------------------------------------------------------------------------------
 
 namespace {
+thread_local std::map<DeviceIndex, c10::StreamId> streams;
+c10::StreamId current_stream() { return streams[current]; }
+
 struct ToDevice {
   Tensor from, to;
   Storage storage;
   size_t digest;  // of `from` when the copy was asked for
+  c10::StreamId stream;
+  int64_t number;
   bool arrived = false;
 };
 struct ToHost {
@@ -44,6 +49,9 @@ struct ToHost {
 };
 std::vector<ToDevice> to_device;
 std::vector<ToHost> to_host;
+int64_t asked = 0;  // copies to a device
+// by stream, and another that it waited for: the last copy that the other was asked for till then
+std::map<std::pair<c10::StreamId, c10::StreamId>, int64_t> waited;
 
 size_t digest(const Tensor& t) {
   return std::hash<std::string_view>()({(const char*)t.const_data_ptr(), t.nbytes()});
@@ -82,8 +90,9 @@ void depart(const std::vector<ToDevice>& copies) {
 // goes from memory that it copies to later, went before.
 void copy_to_device_later(const Tensor& from, const Tensor& to, const Storage& device_storage) {
   land(taken(to_host, [&](const ToHost& late) { return overlap(late.to, from); }));
-  ToDevice late{from, to, device_storage, digest(from)};
+  ToDevice late{from, to, device_storage, digest(from), current_stream()};
   std::lock_guard<std::mutex> guard(lock);
+  late.number = ++asked;
   to_device.push_back(std::move(late));
 }
 
@@ -97,15 +106,19 @@ void copy_to_host_later(const Tensor& from, const Tensor& to) {
 
 void arrive(const c10::StorageImpl* storage) {
   std::vector<std::pair<Tensor, Tensor>> now;
+  bool early = false;
   {
+    auto here = current_stream();
     std::lock_guard<std::mutex> guard(lock);
     for (auto& late : to_device)
       if (!late.arrived && late.storage.unsafeGetStorageImpl() == storage) {
+        early |= late.stream != here && waited[{here, late.stream}] < late.number;
         late.arrived = true;
         now.emplace_back(late.to, late.from);
       }
   }
   for (auto& [to, from] : now) to.copy_(from);
+  TORCH_CHECK(!early, "pretend: used by a stream that did not wait for its copy");
 }
 
 void finish() {
@@ -211,7 +224,6 @@ const at::Generator& default_generator(DeviceIndex index) {
 // devices, streams, events: kernels run when they are called --------------------------------------
 
 namespace {
-thread_local std::map<DeviceIndex, c10::StreamId> streams;
 DeviceIndex index_of(Device device) { return device.has_index() ? device.index() : current; }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -247,10 +259,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     streams[s.device_index()] = s.id();
     return old;
   }
-  void record(void** event, const c10::Stream&, DeviceIndex, c10::EventFlag) const override {
-    *event = (void*)1;
+  // an event is a stream, and how many copies had been asked for
+  void record(void** event, const c10::Stream& s, DeviceIndex, c10::EventFlag) const override {
+    std::lock_guard<std::mutex> guard(lock);
+    *event = (void*)(s.id() << 40 | (asked + 1));
   }
-  void block(void*, const c10::Stream&) const override {}
+  void block(void* event, const c10::Stream& s) const override {
+    std::lock_guard<std::mutex> guard(lock);
+    auto& last = waited[{s.id(), int64_t(event) >> 40}];
+    last = std::max(last, (int64_t(event) & ((int64_t(1) << 40) - 1)) - 1);
+  }
   bool queryEvent(void*) const override { return finish(), true; }
   bool queryStream(const c10::Stream&) const override { return finish(), true; }
   void synchronizeStream(const c10::Stream&) const override { synchronize("stream"); }

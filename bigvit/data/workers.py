@@ -1,0 +1,39 @@
+"""How many data processes a rank has, and the memory that it shares with them. No torch here."""
+
+import math
+import os
+
+from bigvit.ranks.launched import launched
+from bigvit.recipe import Data, sides
+
+MOST = 12  # data processes of a rank, unless it is told another number
+PREFETCH = 4  # micro-batches that each makes ahead
+NUMBERS = 3 * 8 + 1  # bytes of an image besides its pixels: three int64, one bool
+
+
+def workers_for(workers: int | None) -> int:
+    """Data processes of this rank: as asked, or what its share of the host's cores allows."""
+    if workers is not None:
+        return workers
+    return usual(len(os.sched_getaffinity(0)), launched().here or 1)
+
+
+def usual(cores: int, ranks: int) -> int:
+    """Data processes of each of so many ranks on a host."""
+    return max(0, min(MOST, cores // ranks - 1))
+
+
+def slots(workers: int) -> int:
+    """Micro-batches that there is room for: one more than torch asks for ahead, as it asks again
+    before the rank has taken what it got."""
+    return PREFETCH * workers + 1
+
+
+def shape_of(data: Data) -> tuple[int, int, int]:
+    """Of an image as it goes into a batch, (C, H, W)."""
+    return (data.channels, *sides(data.image_size))
+
+
+def slot_bytes(shape: tuple[int, int, int], images: int) -> int:
+    """Of a micro-batch of so many images."""
+    return images * (NUMBERS + math.prod(shape))
