@@ -16,7 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     "name",
-    ["stochastic_depth", "activations", "start", pytest.param("optimizer", marks=pytest.mark.slow)],
+    [
+        "stochastic_depth",
+        "activations",
+        "start",
+        pytest.param("optimizer", marks=pytest.mark.slow),
+        pytest.param("loader", marks=pytest.mark.slow),
+    ],
 )
 def test_a_small_run_prints_its_table(name: str):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]
