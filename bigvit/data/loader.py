@@ -192,8 +192,9 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
     except RuntimeError as error:
         raise lost(error) from None
     finally:
-        if end is not None:
+        if end is not None:  # now: an error's traceback would keep them alive
             atexit.unregister(end)
+            end()
 
 
 def lost(error: RuntimeError) -> Exception:
