@@ -41,7 +41,8 @@ def kill_after(hosts: two.Hosts, name: str, checkpoint: Path) -> None:
         rank.kill()
 
 
-@pytest.mark.parametrize("losses", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("losses", [1, 2])
 def test_it_goes_on_with_both_hosts_and_then_with_one(losses, hosts, tmp_path):
     process, run, output = supervised(hosts, tmp_path, 3, "slow 0")
     try:
@@ -75,7 +76,6 @@ def test_a_signal_stops_the_run_on_every_host_and_is_not_a_failure(hosts, tmp_pa
     assert output.read_text().count("supervise: on") == 1
 
 
-@pytest.mark.slow
 def test_bad_input_is_not_tried_again(hosts, tmp_path):
     run, output = tmp_path / "run", tmp_path / "output"
     script = (two.ROOT / "scripts" / "train.py", "digits_vit", "--run-dir", run, "--optim.lr", -1)
