@@ -86,6 +86,11 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
             f"--tracker {missing[0]}: it is not installed; pip install {missing[0]}, or leave it "
             "out"
         )
+    if run.augment_on == "device" and not recipe.data.augment_on_device:
+        raise ValueError(
+            "--augment-on device: this recipe has no 3-Augment, or erases after it, which data "
+            "workers do; leave it out"
+        )
     layout = batch_layout(recipe, world, run.micro_batch)
     engines.check(recipe, layout, run)
     check_data(recipe.data, run)

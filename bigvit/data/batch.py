@@ -30,6 +30,7 @@ class Batch(NamedTuple):
     bad: Tensor  # (any,) int64, distinct: images that could not be read; stays on the host
     mix: MixDraws | None = None  # how images are mixed, if they are
     draws: Draws = Draws(None, ())  # of training alone
+    varied: Tensor | None = None  # (B, D) float64: what the device has to do to the images
     core_seconds: float = 0.0  # that data processes took to make it
 
     def to(self, device: torch.device) -> "Batch":

@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from bigvit import keyed_random
 from bigvit.data import augment
+from bigvit.data.augment.on_device import FIELDS, numbers_of
+from bigvit.data.augment.three_augment import Three
 from bigvit.data.batch import Batch, Draws
 from bigvit.data.decode import BadImage, Unread
 from bigvit.data.mix import draw
@@ -55,9 +57,12 @@ class Sample(NamedTuple):
     slot: int
     valid: bool  # whether there is an image
     bad: tuple[int, ...]  # images that could not be read on the way to this one
+    three: Three | None = None  # what is left to the device
 
 
-def _train_sample(source: Source, data: Data, seed: int, place: TrainIndex) -> Sample:
+def _train_sample(
+    source: Source, data: Data, seed: int, on_device: bool, place: TrainIndex
+) -> Sample:
     """The image of a place, varied as drawn for it; if it is bad, another that the place alone
     decides on."""
     epoch, slot, id = place
@@ -66,7 +71,9 @@ def _train_sample(source: Source, data: Data, seed: int, place: TrainIndex) -> S
         try:
             image = source.open(id)
             drawn = augment.draw(data, seed, epoch, slot, image.size)
-            return Sample(augment.apply(image, drawn), id, slot, True, tuple(bad))
+            three = drawn.augment if on_device and isinstance(drawn.augment, Three) else None
+            drawn = drawn._replace(augment=None) if three else drawn
+            return Sample(augment.apply(image, drawn), id, slot, True, tuple(bad), three)
         except BadImage:
             bad.append(id)
             key = ("replacement", seed, epoch, slot, attempt)
@@ -85,12 +92,23 @@ def _test_sample(source: Source, data: Data, place: TestIndex) -> Sample:
 
 
 def train_batches(
-    source: Source, recipe: Recipe, layout: Layout, rank: int, workers: int, first: int, draws: Draw
+    source: Source,
+    recipe: Recipe,
+    layout: Layout,
+    rank: int,
+    workers: int,
+    first: int,
+    draws: Draw,
+    on_device: bool = False,
 ) -> Iterator[list[Batch]]:
     """This rank's micro-batches of every global batch from number `first` to the last one.
 
     `valid` is false where an image was bad and no other was found: not to be trained on.
+
+    Args:
+        on_device: leave to the device what it can do to the images (`Batch.varied`).
     """
+    on_device = on_device and recipe.data.augment_on_device
     sampler = Sampler(len(source), recipe.data.repeats, recipe.batch_size, recipe.seed)
     numbers = range(first, recipe.updates)
 
@@ -103,8 +121,9 @@ def train_batches(
                 here = zip(slots[start:stop].tolist(), ids[start:stop].tolist(), strict=True)
                 yield [TrainIndex(epoch, *pair) for pair in here]
 
-    sample = partial(_train_sample, source, recipe.data, recipe.seed)
-    images = _Batches(source, sample, recipe.data, layout.micro_batch, workers)
+    sample = partial(_train_sample, source, recipe.data, recipe.seed, on_device)
+    drawn = FIELDS if on_device else 0
+    images = _Batches(source, sample, recipe.data, layout.micro_batch, workers, drawn)
     stream = _stream(images, places(), workers)
     pinned = torch.accelerator.is_available()
     for number in numbers:
@@ -173,8 +192,9 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
     except RuntimeError as error:
         raise lost(error) from None
     finally:
-        if end is not None:
+        if end is not None:  # now: an error's traceback would keep them alive
             atexit.unregister(end)
+            end()
 
 
 def lost(error: RuntimeError) -> Exception:
@@ -189,21 +209,29 @@ class _Batches(Dataset[Any]):
     """Images by the micro-batch, of `size` each."""
 
     def __init__(
-        self, source: Source, sample: Callable[[Any], Sample], data: Data, size: int, workers: int
+        self,
+        source: Source,
+        sample: Callable[[Any], Sample],
+        data: Data,
+        size: int,
+        workers: int,
+        drawn: int = 0,
     ) -> None:
         self.source, self.sample = source, sample
-        self.ring = Ring(slots(workers), size, shape_of(data))
+        self.ring = Ring(slots(workers), size, shape_of(data), drawn)
 
     def __getitems__(self, wanted: tuple[int, Sequence[Any]]) -> "Filled | Unread":
         """A slot with the images at places, or why no image can be read."""
         slot, places = wanted
         began, bad = time.process_time(), set[int]()
-        numbers, valid, pixels = self.ring.fields(slot)
+        numbers, drawn, valid, pixels = self.ring.fields(slot)
         try:
             for i, place in enumerate(places):
                 sample = self.sample(place)
                 numbers[:, i] = self.source.targets[sample.id], sample.id, sample.slot
                 valid[i], pixels[i] = sample.valid, sample.image.reshape(-1)
+                if self.ring.drawn:
+                    drawn[i] = 0.0 if sample.three is None else numbers_of(sample.three)
                 bad.update(sample.bad)
         except Unread as error:  # raised, torch would write its own story around it
             return error

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bigvit.data.augment import on_device
 from bigvit.data.batch import Batch, Draws
 from bigvit.data.mix import mix_images, mix_targets
 from bigvit.recipe import Data, Recipe
@@ -91,7 +92,10 @@ class Prepare:
     def __call__(self, batch: Batch) -> Inputs:
         """Those of one micro-batch."""
         batch = self.ahead.take(batch)
-        images = self.normalise(batch.images)
+        images = batch.images
+        if batch.varied is not None:
+            images = on_device.apply(images, batch.varied)
+        images = self.normalise(images)
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()
         if self.group is not None and batch.mix is not None:

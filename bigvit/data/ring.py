@@ -3,7 +3,7 @@
 It is mapped once, before they are started, and cut into slots that are used again and again: its
 size is fixed, a micro-batch needs no open file, and /dev/shm is not used.
 
-Shapes: B images in a micro-batch, C channels, H x W pixels.
+Shapes: B images in a micro-batch, C channels, H x W pixels, D numbers drawn for each image.
 """
 
 import mmap
@@ -21,18 +21,31 @@ from bigvit.data.decode import Unread
 from bigvit.data.workers import NUMBERS, slot_bytes
 
 
-class Ring:
-    """Slots, each as large as a micro-batch: targets, ids and slots of the epoch (3, B) int64;
-    valid (B,) bool; pixels (B, C, H, W) uint8."""
+class Fields(NamedTuple):
+    """What a slot holds, to be written to."""
 
-    def __init__(self, slots: int, images: int, shape: tuple[int, int, int]) -> None:
-        """Args: shape: of an image, (C, H, W).
+    numbers: NDArray[np.int64]  # (3, B) targets, ids and slots of the epoch
+    drawn: NDArray[np.float64]  # (B, D) how the device is to vary the images
+    valid: NDArray[np.bool_]  # (B,)
+    pixels: NDArray[np.uint8]  # (B, C x H x W)
+
+
+class Ring:
+    """Slots, each as large as a micro-batch."""
+
+    def __init__(
+        self, slots: int, images: int, shape: tuple[int, int, int], drawn: int = 0
+    ) -> None:
+        """
+        Args:
+            shape: of an image, (C, H, W).
+            drawn: numbers that are drawn for each, D.
 
         Raises:
             Unread: there is not so much memory.
         """
-        self.images, self.shape = images, shape
-        self.size = slot_bytes(shape, images)
+        self.images, self.shape, self.drawn = images, shape, drawn
+        self.size = slot_bytes(shape, images) + 8 * drawn * images
         try:
             self.memory = mmap.mmap(-1, slots * self.size)
         except (OSError, OverflowError) as error:
@@ -46,12 +59,21 @@ class Ring:
     def __reduce__(self) -> tuple[object, ...]:
         return _ring, (id(self),)  # the same in a data process, which is a fork of the rank
 
-    def fields(self, slot: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.uint8]]:
-        """A slot's numbers (3, B), valid (B,) and pixels (B, C x H x W), to be written to."""
+    @property
+    def parts(self) -> list[int]:
+        """Where in a slot the fields after the first begin, bytes."""
+        images, drawn = self.images, 8 * self.drawn
+        return [24 * images, (24 + drawn) * images, (NUMBERS + drawn) * images]
+
+    def fields(self, slot: int) -> Fields:
         content = np.frombuffer(self.memory, np.uint8, self.size, slot * self.size)
-        numbers, valid, pixels = np.split(content, [24 * self.images, NUMBERS * self.images])
-        shape = self.images, -1
-        return numbers.view(np.int64).reshape(3, -1), valid.view(np.bool_), pixels.reshape(shape)
+        numbers, drawn, valid, pixels = np.split(content, self.parts)
+        return Fields(
+            numbers.view(np.int64).reshape(3, -1),
+            drawn.view(np.float64).reshape(self.images, self.drawn),
+            valid.view(np.bool_),
+            pixels.reshape(self.images, -1),
+        )
 
     def content(self, slot: int) -> Tensor:
         """A slot's bytes, which change once it is free."""
@@ -87,7 +109,7 @@ class Filled(NamedTuple):
             content = ring.content(self.slot).clone()
         ring.free.append(self.slot)
         count = ring.images
-        numbers, valid, pixels = content.tensor_split([24 * count, NUMBERS * count])
+        numbers, drawn, valid, pixels = content.tensor_split(ring.parts)
         targets, ids, slots = numbers.view(torch.int64).view(3, count)
         return Batch(
             pixels.view(count, *ring.shape),
@@ -98,5 +120,6 @@ class Filled(NamedTuple):
             -1,
             valid.view(torch.bool),
             torch.tensor(self.bad, dtype=torch.int64),
+            varied=drawn.view(torch.float64).view(count, -1) if ring.drawn else None,
             core_seconds=self.core_seconds,
         )

@@ -69,6 +69,10 @@ class Digits:
     def mixing_group(self) -> int | None:
         return None
 
+    @property
+    def augment_on_device(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
@@ -150,6 +154,12 @@ class Images:
     @property
     def mixing_group(self) -> int | None:
         return self.mix.group if self.mix else None
+
+    @property
+    def augment_on_device(self) -> bool:
+        """Whether the device can do what follows cropping and mirroring: 3-Augment and jitter, if
+        nothing is erased afterwards."""
+        return isinstance(self.augment, ThreeAugment) and self.erasing == 0
 
 
 Data = Digits | Images

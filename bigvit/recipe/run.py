@@ -43,6 +43,8 @@ class Run:
     deterministic: bool = False
     # data processes a rank; None: what the cores allow, 12 at most
     workers: Workers[int | None] = None
+    # where 3-Augment and jitter are done, to the same bytes; auto: on the device, if it is a GPU
+    augment_on: Literal["auto", "worker", "device"] = "auto"
     log_every: Count[int] = 10  # updates between log lines
     tracker: tuple[Tracker, ...] = ()  # experiment trackers that are told what is logged
     log_norms: bool = False  # also log norms of gradients, weights and LayerScales, by block

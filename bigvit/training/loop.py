@@ -203,6 +203,9 @@ class Training:
             due: whether the evaluation there was left for now.
         """
         recipe, options, place = self.recipe, self.options, first
+        on_device = options.augment_on == "device" or (
+            options.augment_on == "auto" and self.ranks.device.type != "cpu"
+        )
         batches = train_batches(
             self.train_set,
             recipe,
@@ -211,6 +214,7 @@ class Training:
             self.workers,
             first.batch,
             self.engine.task.draws,
+            on_device,
         )
         ahead = self._fetch(batches, first)
         while True:

@@ -3,6 +3,7 @@ line, lists that name files elsewhere. Each is one bad image, soon and in little
 refused."""
 
 import errno
+import multiprocessing
 import os
 import socket
 import struct
@@ -196,6 +197,7 @@ def test_a_machine_that_opens_no_file_is_not_an_image_that_is_bad(
             next(loader.test_batches(source, DATA, 4, 0, 1, 0))
         with pytest.raises(Unread, match=os.strerror(number)):  # from a worker, in one line
             next(loader.test_batches(source, DATA, 4, 0, 1, 1))
+        assert not multiprocessing.active_children(), "at its end Python would wait for it"
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../above.jpg", "a/../../above.jpg", "a\0b.jpg"])

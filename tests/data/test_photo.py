@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from bigvit.data import augment, photo
-from bigvit.data.augment import crop
+from bigvit.data.augment import crop, on_device, three_augment
 from bigvit.data.decode import BadImage, Photo
 from bigvit.data.photo import Part
 from bigvit.recipe import Images, RandAugment, RandomResizedCrop, SimpleRandomCrop, ThreeAugment
@@ -161,6 +162,28 @@ def test_a_varied_image_is_pillows(kind: str):
         drawn = augment.draw(data, 3, 0, i, image.size)
         found = augment.apply(Photo(content, name), drawn)
         assert np.array_equal(found, augment.apply(image, drawn)), (name, drawn)
+
+
+@pytest.mark.parametrize("side", [(96, 80), (1, 30), (3, 2)], ids=str)
+def test_a_device_varies_a_batch_as_pillow_does(side: tuple[int, int]):
+    augments = [ThreeAugment(color_jitter=strength) for strength in (0.0, 0.3, 1.5)]
+    count = 90
+    drawn = [three_augment.draw(augments[i % 3], 0, 0, i) for i in range(count)]
+    assert {each.choice for each in drawn} == set(three_augment.CHOICES)
+    boxes = [(i, 2 * i, i + side[0], 2 * i + side[1]) for i in range(count)]
+    images = [PHOTOGRAPHS[i % 2].crop(box) for i, box in enumerate(boxes)]
+    stacked = np.stack([np.asarray(image).transpose(2, 0, 1) for image in images])
+    numbers = np.stack([on_device.numbers_of(three) for three in drawn])
+    found = on_device.apply(torch.from_numpy(stacked), torch.from_numpy(numbers)).numpy()
+    for image, three, made in zip(images, drawn, found, strict=True):
+        assert np.array_equal(made, np.asarray(three.apply(image)).transpose(2, 0, 1)), three
+
+
+def test_a_recipe_that_a_device_cannot_do_is_refused(capsys: pytest.CaptureFixture[str]):
+    from bigvit.train import main
+
+    assert main(["digits_vit", "--engine", "single", "--augment-on", "device"]) == 2
+    assert "--augment-on device: this recipe has no 3-Augment" in capsys.readouterr().err
 
 
 def verdict(given: bytes, part: Part | None) -> tuple[str, Any]:

@@ -29,12 +29,12 @@ def test_a_slot_holds_what_was_written_until_it_is_free():
     ring = Ring(2, 3, (1, 2, 2))
     for slot in (0, 1):
         assert ring.free.popleft() == slot
-        numbers, valid, pixels = ring.fields(slot)
+        numbers, _, valid, pixels = ring.fields(slot)
         numbers[:], valid[:] = 10 * slot + np.arange(9).reshape(3, 3), (True, False, True)
         pixels[:] = 100 * slot + np.arange(12).reshape(3, 4)
     for slot in (1, 0):
         batch = Filled(ring, slot, (7, 9), 0.5).batch()
-        ring.fields(slot)[2][:] = 255  # the next one's
+        ring.fields(slot).pixels[:] = 255  # the next one's
         assert torch.equal(batch.images, 100 * slot + torch.arange(12).view(3, 1, 2, 2))
         found = torch.stack([batch.targets, batch.ids, batch.slots])
         assert torch.equal(found, 10 * slot + torch.arange(9).view(3, 3))

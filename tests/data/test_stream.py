@@ -71,11 +71,16 @@ def kept_of(kept_LS: Tensor) -> Tensor:
 
 
 def stream(
-    source: Source, world: int = 1, micro: int = 32, workers: int = 0, first: int = 0
+    source: Source,
+    world: int = 1,
+    micro: int = 32,
+    workers: int = 0,
+    first: int = 0,
+    on_device: bool = False,
 ) -> Stream:
     draws, layout = Task(RECIPE).draws, batch_layout(RECIPE, world, micro)
     ranks = [
-        list(train_batches(source, RECIPE, layout, rank, workers, first, draws))
+        list(train_batches(source, RECIPE, layout, rank, workers, first, draws, on_device))
         for rank in range(world)
     ]
     return [at_positions(sum(pieces, [])) for pieces in zip(*ranks, strict=True)]
@@ -126,6 +131,19 @@ def test_the_stream_is_the_same_however_it_is_made(
         for batch, wanted in zip(found, straight[first:], strict=True):
             assert batch.keys() == wanted.keys()
             assert [name for name in wanted if not torch.equal(batch[name], wanted[name])] == []
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize(("workers", "first"), [(0, 0), (3, 1)])
+def test_a_device_varies_images_to_the_same_bytes(
+    source: Source, straight: Stream, workers: int, first: int
+) -> None:
+    found, bare = stream(source, 2, 16, workers, first, on_device=True), set[bool]()
+    for batch, wanted in zip(found, straight[first:], strict=True):
+        differing = {name for name in wanted if not torch.equal(batch[name], wanted[name])}
+        assert differing == {"images"}  # as the data processes leave them
+        bare.update((batch["images"] == wanted["images"]).flatten(1).all(dim=1).tolist())
+    assert bare == {False}
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")

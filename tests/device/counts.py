@@ -15,15 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import localization
+import numpy as np
 import tiny
+import torch
 from pretend.watch import Wait, watch
 
+from bigvit.data.augment import on_device, three_augment
+from bigvit.data.augment.on_device import numbers_of
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine, meet_ranks
 from bigvit.ranks.joining import Ranks, connect, end
-from bigvit.recipe import Recipe, Run, batch_layout
+from bigvit.recipe import Recipe, Run, ThreeAugment, batch_layout
 
 STAGES = (0, 1, 2, 3)
 KINDS = ("copy", "read", "synchronize")
@@ -50,6 +54,19 @@ def waits(ranks: Ranks, recipe: Recipe, stage: int) -> list[Wait]:
     return seen
 
 
+def varied(device: torch.device) -> list[Wait]:
+    """Those of images that the device varies, to the bytes that the host would give."""
+    images = torch.randint(0, 256, (30, 3, 24, 20), dtype=torch.uint8)
+    augment = ThreeAugment(color_jitter=0.3)
+    drawn = [numbers_of(three_augment.draw(augment, 0, 0, i)) for i in range(len(images))]
+    numbers = torch.from_numpy(np.stack(drawn))
+    there = [each.pin_memory().to(device, non_blocking=True) for each in (images, numbers)]
+    with watch() as seen:
+        made = on_device.apply(*there)
+    assert made.device == device and torch.equal(made.cpu(), on_device.apply(images, numbers))
+    return seen
+
+
 def found(ranks: Ranks) -> dict[str, list[Any]]:
     """By optimizer and stage: [kind, who, where, how often], in the order of the first."""
     tables: dict[str, list[Any]] = {}
@@ -57,6 +74,7 @@ def found(ranks: Ranks) -> dict[str, list[Any]]:
         for stage in STAGES:
             counted = Counter((w.kind, w.who, w.where) for w in waits(ranks, recipe, stage))
             tables[f"{name} {stage}"] = [[*key, count] for key, count in counted.items()]
+    tables["varied"] = [[wait.kind, wait.who, wait.where, 1] for wait in varied(ranks.device)]
     return tables
 
 

@@ -31,3 +31,7 @@ def test_an_update_waits_where_it_is_known_to_and_nowhere_else(optimizer, stage,
         for by in ("ours", "DeepSpeed", "others")
     }
     assert found == {"ours": OURS[stage], "DeepSpeed": DEEPSPEED[stage], "others": {}}
+
+
+def test_images_are_varied_without_a_wait(tables):
+    assert tables["varied"] == []

@@ -65,7 +65,7 @@ def test_ranks_that_die_within_a_second_are_named_together(tmp_path):
     assert "error: rank 1 on here, rank 2 on here died, or was killed" in end.output[0]
 
 
-@pytest.mark.parametrize("scenario", ["race", "failed"])
+@pytest.mark.parametrize("scenario", ["race", pytest.param("failed", marks=pytest.mark.slow)])
 def test_what_a_faster_rank_writes_is_not_cleared_away(scenario, tmp_path):
     end = started(2, scenario, tmp_path).end(60)
     assert end.codes == [0, 0], end.output

@@ -186,6 +186,7 @@ def test_an_interface_that_one_host_lacks_is_named(hosts, tmp_path):
     assert problems[1].startswith("n2: the all-reduce failed: "), said
 
 
+@pytest.mark.slow
 def test_bigvit_env_carries_values_through_deepspeed_and_ssh(hosts, tmp_path):
     """The file is read by both: by DeepSpeed through pdsh, and by bigvit itself."""
     script, output = tmp_path / "say.py", tmp_path / "output"

@@ -73,6 +73,7 @@ def test_two_hosts_train_as_one_process(hosts, single, stage, warm, tmp_path):
     assert found <= ALLOWED * YARDSTICK
 
 
+@pytest.mark.slow
 def test_a_hostfile_and_pdsh_train_as_one_process(hosts, single, tmp_path):
     run, output = tmp_path / "run", tmp_path / "output"
     options = (*OPTIONS, "--sharding", "zero2", "--run-dir", run)

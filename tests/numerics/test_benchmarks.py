@@ -16,7 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     "name",
-    ["stochastic_depth", "activations", "start", pytest.param("optimizer", marks=pytest.mark.slow)],
+    [
+        "stochastic_depth",
+        pytest.param("activations", marks=pytest.mark.slow),
+        pytest.param("start", marks=pytest.mark.slow),
+        pytest.param("optimizer", marks=pytest.mark.slow),
+        pytest.param("loader", marks=pytest.mark.slow),
+    ],
 )
 def test_a_small_run_prints_its_table(name: str):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]
@@ -33,6 +39,7 @@ def test_a_small_run_prints_its_table(name: str):
         assert kept["kept: 0.5 skipped, every block recomputed"] == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_small_run_counts_what_localization_costs():
     command = [sys.executable, "-m", "benchmarks.drloc", "--small"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
