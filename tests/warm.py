@@ -83,13 +83,14 @@ def _launch(request: dict[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["environment"])
     ranks: dict[int, int] = {}
+    launcher = os.getpid()
     for local, rank in enumerate(request["ranks"]):
         pid = os.fork()
         if pid == 0:
             os.close(parent)
-            _be_rank(request, rank, local)
+            _be_rank(request, rank, local, launcher)
         ranks[pid] = rank
-    os.write(parent, json.dumps({"launcher": os.getpid(), "ranks": list(ranks)}).encode() + b"\n")
+    os.write(parent, json.dumps({"launcher": launcher, "ranks": list(ranks)}).encode() + b"\n")
     os.close(parent)
     codes: dict[int, int] = {}
     code = 0
@@ -131,12 +132,14 @@ def _end_all(pids: list[int], codes: dict[int, int]) -> None:
         time.sleep(0.01)
 
 
-def _be_rank(request: dict[str, Any], rank: int, local: int) -> NoReturn:
+def _be_rank(request: dict[str, Any], rank: int, local: int, launcher: int) -> NoReturn:
     """Run the script as `__main__`, and end."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["mortal"]:
         _end_with_parent()
+        if os.getppid() != launcher:  # it ended before
+            os._exit(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(local), LOCAL_SIZE=str(len(request["ranks"])))
     script = request["script"]
     sys.argv = [script, f"--local_rank={local}", *request["arguments"]]
