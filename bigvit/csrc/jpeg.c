@@ -206,7 +206,7 @@ enum verdict jpeg_resized(
     if (first > 0 || count < jpeg.output_width) {
         jpeg_crop_scanline(&jpeg, &first, &count);
     }
-    int wide = jpeg.output_width + TAPS - 1, kept = down_first ? wide : width;
+    int wide = jpeg.output_width + line_slack(across), kept = down_first ? wide : width;
     int high = down->last - down->first;
     row = calloc(2 * (size_t)wide, sizeof(pixel));
     rows = malloc((size_t)(bottom - top) * kept * sizeof(pixel));
