@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pictures import DATA
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
@@ -22,28 +23,12 @@ from bigvit.data import augment, photo
 from bigvit.data.augment import crop, on_device, three_augment
 from bigvit.data.decode import BadImage, Photo
 from bigvit.data.photo import Part
-from bigvit.recipe import Images, RandAugment, RandomResizedCrop, SimpleRandomCrop, ThreeAugment
+from bigvit.recipe import RandAugment, SimpleRandomCrop, ThreeAugment
 
 ROOT = Path(__file__).parents[2]
 PHOTOGRAPHS = [Image.fromarray(pixels) for pixels in load_sample_images().images]  # 640 x 427
 SIZES = [(640, 427), (375, 293), (127, 401), (33, 17), (16, 16), (1, 30), (65, 1), (250, 333)]
-RESIZED = RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic")
-IMAGES = Images(
-    dataset="photographs",
-    train_images=2,
-    test_images=None,
-    classes=2,
-    image_size=126,
-    crop=RESIZED,
-    flip=0.5,
-    augment=ThreeAugment(color_jitter=0.3),
-    erasing=0.25,
-    repeats=1,
-    mix=None,
-    mean=(0.485, 0.456, 0.406),
-    std=(0.229, 0.224, 0.225),
-    test_crop_ratio=0.9,
-)
+IMAGES = replace(DATA, image_size=126, test_crop_ratio=0.9)
 CJPEG: dict[str, tuple[str, ...]] = {  # as libjpeg-turbo's own program packs them
     "4:4:0": ("-sample", "1x2"),
     "4:1:1": ("-sample", "4x1"),
@@ -136,7 +121,7 @@ def test_a_part_has_the_pixels_of_the_whole_file_decoded(plainly: bool):
     assert without <= allowed and "CMYK" in without
 
 
-DATA = {
+KINDS = {
     "3-Augment": IMAGES,
     "no jitter": replace(IMAGES, augment=ThreeAugment(color_jitter=0.0)),
     "strong jitter": replace(IMAGES, augment=ThreeAugment(color_jitter=1.5), image_size=224),
@@ -149,9 +134,9 @@ DATA = {
 
 
 @needed
-@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_varied_image_is_pillows(kind: str):
-    data = DATA[kind]
+    data = KINDS[kind]
     for i, (name, content) in enumerate(
         list(files().items())[:: 4 if kind == "RandAugment" else 1]
     ):

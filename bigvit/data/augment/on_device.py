@@ -9,7 +9,6 @@ Shapes: B images, H x W pixels.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,15 +53,6 @@ def _box(sigma: float) -> list[float]:
     return [float(inner), *[float(inner)] * inside, float(outer), *[0.0] * (REACH - 1 - inside)]
 
 
-class Varying(NamedTuple):
-    """What was drawn for the images of a batch, on the device."""
-
-    choice: Tensor  # (B, 1, 1, 1)
-    weights: Sequence[Tensor]  # REACH + 1 of (B, 1, 1, 1) float64
-    kinds: Sequence[Tensor]  # (B, 1, 1, 1) each
-    factors: Sequence[Tensor]  # (B, 1, 1, 1) float32 each
-
-
 def apply(images: Tensor, drawn: Tensor) -> Tensor:
     """The varied images (B, 3, H, W) uint8.
 
@@ -70,20 +60,15 @@ def apply(images: Tensor, drawn: Tensor) -> Tensor:
         images: (B, 3, H, W) uint8.
         drawn: of each image what `numbers_of` says (B, FIELDS) float64.
     """
-    columns = drawn[:, :, None, None, None].unbind(1)
-    count = len(ENHANCEMENTS)
-    how = Varying(
-        columns[0],
-        columns[1 : REACH + 2],
-        columns[-2 * count : -count],
-        [column.float() for column in columns[-count:]],
-    )
-    made = torch.where(how.choice == CHOICES.index("grayscale"), _gray(images), images)
+    choice, *columns = drawn[:, :, None, None, None].unbind(1)
+    weights, jitter = columns[: REACH + 1], columns[REACH + 1 :]
+    kinds, factors = jitter[: len(ENHANCEMENTS)], jitter[len(ENHANCEMENTS) :]
     solarized = torch.where(images < THRESHOLD, images, 255 - images)
-    made = torch.where(how.choice == CHOICES.index("solarize"), solarized, made)
-    made = torch.where(how.choice == CHOICES.index("blur"), _blurred(images, how.weights), made)
-    for kind, factor in zip(how.kinds, how.factors, strict=True):
-        made = _jittered(made, kind, factor)
+    made = torch.where(choice == CHOICES.index("grayscale"), _gray(images), images)
+    made = torch.where(choice == CHOICES.index("solarize"), solarized, made)
+    made = torch.where(choice == CHOICES.index("blur"), _blurred(images, weights), made)
+    for kind, factor in zip(kinds, factors, strict=True):
+        made = _jittered(made, kind, factor.float())
     return made
 
 
