@@ -17,6 +17,7 @@ class Op(NamedTuple):
     kept: int  # elements of its input that backward needs; of norms in float32 or wider, of others
     # in the weights' type. What two operations read is counted with the first
     times: int = 1
+    shape: tuple[int, int, int] | None = None  # of a matrix product: rows, inputs, outputs
 
 
 def repeat(times: int, ops: Iterable[Op]) -> Iterator[Op]:
@@ -33,18 +34,18 @@ def linear(
     module: str, tokens: int, inputs: int, outputs: int, *, bias: bool = True, keeps: bool = True
 ) -> Op:
     """A linear layer on every token."""
-    parameters = (inputs + bias) * outputs
-    return Op(
-        module, "linear", parameters, tokens * inputs * outputs, tokens * inputs if keeps else 0
-    )
+    parameters, macs = (inputs + bias) * outputs, tokens * inputs * outputs
+    kept, shape = tokens * inputs if keeps else 0, (tokens, inputs, outputs)
+    return Op(module, "linear", parameters, macs, kept, shape=shape)
 
 
 def conv(
     module: str, cells: int, inputs: int, outputs: int, kernel: int, kept: int, bias: bool = False
 ) -> Op:
     """A convolution that makes so many cells, each of `inputs` channels below it."""
-    weights = inputs * kernel**2 * outputs
-    return Op(module, "conv", weights + bias * outputs, cells * weights, kept)
+    columns = inputs * kernel**2
+    parameters, macs = (columns + bias) * outputs, cells * columns * outputs
+    return Op(module, "conv", parameters, macs, kept, shape=(cells, columns, outputs))
 
 
 def norm(module: str, tokens: int, dim: int) -> Op:
