@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -167,6 +167,16 @@ class Progress:
     def saved(self, batch: int) -> None:
         """The checkpoint after this many batches is whole."""
         self.say(f"saved update {batch}")
+
+    def traced(self, path: Path, write: Callable[[str], object]) -> None:
+        """Updates were traced by torch's profiler, which writes a file."""
+
+        def whole() -> None:
+            path.parent.mkdir(exist_ok=True)
+            write(str(path))
+            self.say(f"a trace of updates is in {path}; chrome://tracing or perfetto.dev shows it")
+
+        self.beside.write(path.name, whole, kept=1)
 
     def warn(self, text: str) -> None:
         """Something is wrong, and training goes on."""
