@@ -93,7 +93,7 @@ def executed_macs(recipe: Recipe, recomputed: float = 0.0) -> Macs:
         recomputed: share of the blocks.
     """
     dense = forward = backward = again = 0.0
-    for part in _parts(recipe, recomputed):
+    for part in parts(recipe, recomputed):
         share = sum(part.shares)
         twice = sum(s for s, again in zip(part.shares, part.again, strict=True) if again)
         for op, gradients in part.steps:
@@ -112,7 +112,7 @@ def kept_bytes(recipe: Recipe, micro_batch: int, recomputed: float = 0.0) -> int
         recomputed: share of the blocks, of which what their branches read is kept alone.
     """
     kept = 0.0
-    for part in _parts(recipe, recomputed):
+    for part in parts(recipe, recomputed):
         twice = sum(s for s, again in zip(part.shares, part.again, strict=True) if again)
         kept += part.kept * (sum(part.shares) - twice) + part.read * twice
     if recipe.model.drop_path.grouped:
@@ -127,8 +127,8 @@ def largest_temporary(recipe: Recipe, micro_batch: int, recomputed: float = 0.0)
     Args: as those of `kept_bytes`.
     """
     before, most = 0.0, 0.0
-    parts = _parts(recipe, recomputed)
-    for _, stage in groupby(parts, key=lambda part: part.steps[0].op.block):
+    all_parts = parts(recipe, recomputed)
+    for _, stage in groupby(all_parts, key=lambda part: part.steps[0].op.block):
         branches = list(stage)
         sizes = [(part.read, part.kept, part.working) for part in branches]
         stream = max(read for read, _, _ in sizes)
@@ -142,7 +142,7 @@ def largest_temporary(recipe: Recipe, micro_batch: int, recomputed: float = 0.0)
     return round(micro_batch * (most - before + following))
 
 
-def _parts(recipe: Recipe, recomputed: float) -> list[Part]:
+def parts(recipe: Recipe, recomputed: float) -> list[Part]:
     """All that a step computes, in order."""
     model, steps = recipe.model, list(_steps(recipe))
     blocks = max(op.block + op.times for op, _ in steps if op.block is not None)
