@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
+from itertools import groupby
 from typing import Any
 
 from bigvit.engines.deepspeed.config import read_sharding, stage_of
 from bigvit.plan.weights import Weight, Weights
 from bigvit.recipe import Run
+from bigvit.recipe.depth import spread
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 WIDE = 4  # bytes of a number of masters, moments and averages
@@ -22,6 +24,7 @@ DEFAULTS = {
     "contiguous_gradients": True,
     "reduce_scatter": True,
     "round_robin_gradients": False,
+    "use_multi_rank_bucket_allreduce": True,
     "zero_hpz_partition_size": 1,
 }
 """DeepSpeed's, of what bears on memory and traffic; `overlap_comm` is on at stage 3 alone."""
@@ -86,23 +89,43 @@ def persistent(weights: Weights, zero: dict[str, Any]) -> list[Weight]:
     return found
 
 
-def alive(weights: Weights, zero: dict[str, Any], run: Run) -> int:
+def gathers(
+    weights: Weights, zero: dict[str, Any], recomputed: float
+) -> tuple[list[Weight], list[Weight]]:
+    """What stage 3 gathers in a micro-batch's forward pass, and again in backward: what it did not
+    keep, as modules of more elements than the reuse distance are used in between."""
+    small = set(map(id, persistent(weights, zero)))
+    modules: dict[int, list[Weight]] = {}
+    for w in weights.all:
+        if w.rows > 1 or w.block is not None:  # the model's own are there to the end
+            modules.setdefault(w.module, []).append(w)
+    blocks = 1 + max((w.block for w in weights.all if w.block is not None), default=-1)
+    twice = spread(round(recomputed * blocks), blocks) if blocks else []
+    used = list(modules)
+    for block, inside in groupby(reversed(list(modules.values())), lambda each: each[0].block):
+        back = [each[0].module for each in inside]
+        used += back[::-1] * (block is not None and twice[block]) + back
+    last: dict[int, int] = {}  # where the elements of a module end that was used
+    at, again = 0, list[Weight]()
+    for module in used:
+        if module in last and at - last[module] >= zero["stage3_max_reuse_distance"]:
+            again += [w for w in modules[module] if id(w) not in small]
+        at += elements(modules[module])
+        last[module] = at
+    return [w for w in weights.all if id(w) not in small], again
+
+
+def alive(weights: Weights, zero: dict[str, Any], recomputed: float) -> int:
     """Elements that stage 3 has whole where most are: at the end of a forward pass it has kept what
     backward uses within the reuse distance, and fetches the next."""
-    small = set(map(id, persistent(weights, zero)))
-    large = [w for w in weights.all if id(w) not in small]
-    stay = elements(weights.all) - elements(large)
-    kept = behind = 0
-    for w in reversed(large):
-        if 2 * behind >= zero["stage3_max_reuse_distance"]:
-            break
-        kept += w.size
-        behind += w.size
-    fetched = min(
-        zero["stage3_prefetch_bucket_size"], max(0, zero["stage3_max_live_parameters"] - kept)
-    )
-    module = max((w.size for w in large), default=0)
-    return stay + min(kept + fetched + module, elements(large))
+    first, again = gathers(weights, zero, recomputed)
+    gone = {w.module: w for w in again}  # a recomputed block's may be there twice
+    stay = elements(persistent(weights, zero))
+    kept = elements([w for w in first if w.module not in gone])
+    fetched = max(0, zero["stage3_max_live_parameters"] - kept)
+    fetched = min(zero["stage3_prefetch_bucket_size"], fetched)
+    module = max((w.size for w in first), default=0)
+    return stay + min(kept + fetched + module, elements(first))
 
 
 def units(weights: Weights) -> list[list[Weight]]:

@@ -223,7 +223,7 @@ class Held:
         inner = min(zero["zero_hpz_partition_size"], world)
         second = kind * pieces(self.weights.all, inner) if inner > 1 else 0
         stay = kind * elements(persistent(self.weights, zero))
-        live = kind * alive(self.weights, zero, self.run)
+        live = kind * alive(self.weights, zero, self.run.checkpoint_activations)
         gradients = gradient * updated
         stepping = gradients + (WIDE * max(sums)) if not offload else 0
         return self.of(
