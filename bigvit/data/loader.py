@@ -145,21 +145,22 @@ def test_batches(
 
     Places without an image left repeat the last one. Theirs, and a bad image's, have `valid` false.
     """
-    share = -(-len(source) // world)
-    steps = -(-share // size)
-
-    def places() -> Iterator[list[TestIndex]]:
-        for step in range(steps):
-            within = np.arange(step * size, (step + 1) * size)
-            wanted = rank * share + within
-            real = (within < share) & (wanted < len(source))
-            ids = np.minimum(wanted, len(source) - 1)
-            yield [TestIndex(*pair) for pair in zip(ids.tolist(), real.tolist(), strict=True)]
-
     workers = workers if isinstance(data, Images) else 0  # digits need no decoding
     images = _Batches(source, partial(_test_sample, source, data), data, size, workers)
-    for step, batch in enumerate(_stream(images, places(), workers)):
+    places = test_places(len(source), size, rank, world)
+    for step, batch in enumerate(_stream(images, places, workers)):
         yield batch._replace(number=step, micro=0)
+
+
+def test_places(images: int, size: int, rank: int, world: int) -> Iterator[list[TestIndex]]:
+    """A rank's batches of the test images."""
+    share = -(-images // world)
+    for step in range(-(-share // size)):
+        within = np.arange(step * size, (step + 1) * size)
+        wanted = rank * share + within
+        real = (within < share) & (wanted < images)
+        ids = np.minimum(wanted, images - 1)
+        yield [TestIndex(*pair) for pair in zip(ids.tolist(), real.tolist(), strict=True)]
 
 
 def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> Iterator[Batch]:

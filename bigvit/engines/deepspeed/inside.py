@@ -65,6 +65,20 @@ def _build_no_ops() -> None:
     ops["deepspeed_shm_comm"] = False
 
 
+def pretend() -> None:
+    """For a rehearsal, whose other ranks are not there: what rank 0 says is not waited for, and
+    parameters without memory are not watched, which could not be moved then."""
+    from deepspeed.runtime import engine
+    from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
+
+    for module, name in (
+        (engine, "debug_extract_module_and_param_names"),
+        (coordinator, "assert_ints_same_as_other_ranks"),
+    ):
+        assert hasattr(module, name), f"another DeepSpeed: {module.__name__} has no {name}"
+        setattr(module, name, lambda _: None)
+
+
 def initialize(task: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
     """DeepSpeed's engine. bf16 with float32 gradients goes the way of every other type at stage 1,
     too: BF16_Optimizer, which DeepSpeed would take there alone, reduces when backward is over, and
@@ -133,6 +147,8 @@ class Inside:
             size = torch.Size(part.shape).numel()
             if not 0 <= part.start < part.stop <= size or len(part.view) != part.stop - part.start:
                 self._refuse(f"{part.name} [{part.start}, {part.stop}) of {part.shape}")
+        if self.ranks.cpu_group is None:
+            return  # a rehearsal: the others are not there
         names = sorted(self.shapes)
         held = self.ranks.sum(torch.tensor([seen.get(name, 0) for name in names]))
         frozen = {self.names[id(p)] for p in self.frozen}

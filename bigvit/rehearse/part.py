@@ -1,0 +1,127 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+"""What one rank does of a run: its engine, its draws, an update. In a process of its own."""
+
+import os
+import resource
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from bigvit.checkpoint.save import DTYPES
+from bigvit.data.batch import Batch, Draws
+from bigvit.data.mix import draw
+from bigvit.data.prepare import Prepare
+from bigvit.engines.build import build_engine, outline
+from bigvit.engines.engine import Engine
+from bigvit.layers.stochastic_depth import Dropped, Factors, Order
+from bigvit.ranks.joining import Ranks
+from bigvit.recipe import Layout, Recipe, Run, sides
+from bigvit.rehearse.pieces import Piece
+from bigvit.rehearse.pretend import Memory, Pretend
+from bigvit.task import Task
+
+ONCE_MORE = 2  # updates before the one that counts: ZeRO-3 knows its order after them
+
+
+@dataclass
+class Part:
+    """What was found of a rank."""
+
+    rank: int
+    pieces: frozenset[Piece]
+    dtypes: dict[tuple[str, str], str]  # by name and kind, as safetensors says them
+    sliced: dict[str, int]  # bytes of its slices, by kind
+    held: int = 0  # bytes of everything that was made, before an update
+    update: str = ""  # why none was done
+    stepping: int = 0  # bytes while the optimizer steps
+    between: int = 0  # and after the update
+    sent: dict[tuple[str, int], int] | None = None  # bytes of an update, by kind and ranks
+    seconds: dict[str, float] | None = None
+    memory: int = 0  # bytes that this took at most
+
+
+def rehearse(recipe: Recipe, layout: Layout, run: Run, rank: int, per_node: int, fully: bool) -> Part:
+    """Build a rank's engine, and do an update if it is to be done `fully`."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(layout.world)}
+    os.environ |= {"LOCAL_RANK": str(rank % per_node), "LOCAL_SIZE": str(per_node)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    began = time.perf_counter()
+    if run.engine == "deepspeed":
+        from bigvit.engines.deepspeed import inside
+
+        inside.prepare()
+        inside.pretend()
+    if run.engine != "single":
+        store: Any = FakeStore()
+        dist.init_process_group("fake", rank=rank, world_size=layout.world, store=store)
+    here = torch.device("cpu")
+    ranks = Ranks(rank, layout.world, here, None, hosts=("",) * layout.world)
+    whole = outline(recipe)
+    shapes = {name: t.shape for name, t in (*whole.named_parameters(), *whole.named_buffers())}
+    memory, mode = Memory(), Pretend()
+    with mode:
+        engine = build_engine(
+            recipe, run, layout, ranks, lambda name: torch.empty(shapes[name], device=here)
+        )
+        slices = list(engine.slices())
+        part = Part(
+            rank,
+            frozenset(Piece(s.name, s.kind, s.shape, s.start, s.stop, s.writer) for s in slices),
+            {(s.name, s.kind): DTYPES[s.dtype] for s in slices},
+            {kind: sum(s.view.nbytes for s in slices if s.kind == kind) for kind in {s.kind for s in slices}},
+            memory.held(),
+        )
+        del slices
+        part.seconds = {"build": time.perf_counter() - began}
+        if fully:
+            began = time.perf_counter()
+            _update(recipe, layout, run, engine, mode, memory, part)
+            part.seconds["update"] = time.perf_counter() - began
+    part.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return part
+
+
+def _update(
+    recipe: Recipe,
+    layout: Layout,
+    run: Run,
+    engine: Engine,
+    mode: Pretend,
+    memory: Memory,
+    part: Part,
+) -> None:
+    inner: Any = getattr(engine, "inside", None) or engine.masters  # type: ignore
+    prepare = Prepare(recipe)
+    batches = [_batch(recipe, layout, engine.task, part.rank, m) for m in range(layout.accumulation)]
+    stepping: list[int] = []
+    cut = run.engine == "deepspeed" and any(hasattr(p, "ds_id") for p in engine.task.parameters())
+    try:
+        for _ in range(ONCE_MORE if cut else 0):
+            engine.update(prepare.later(batches), 0.0)
+        mode.sent.clear()
+        inner.optimizer.register_step_pre_hook(lambda *_: stepping.append(memory.held()))
+        engine.update(prepare.later(batches), 0.0)
+    except RuntimeError as error:  # of what cannot be done without other ranks, or memory
+        part.update = str(error).strip().splitlines()[0]
+        return
+    part.sent = {key: size for key, size in mode.sent.items() if key[1] > 1}
+    part.stepping, part.between = max(stepping), memory.held()
+
+
+def _batch(recipe: Recipe, layout: Layout, task: Task, rank: int, micro: int) -> Batch:
+    """A micro-batch without images, with what is drawn for it."""
+    size, span = layout.micro_batch, layout.span(rank, micro)
+    numbers, real = torch.zeros(size, dtype=torch.int64), torch.ones(size, dtype=torch.bool)
+    shape = size, recipe.data.channels, *sides(recipe.data.image_size)
+    images = torch.zeros(shape, dtype=torch.uint8)
+    mix, draws = draw(recipe.data, recipe.seed, 0, span), task.draws(0, span)
+    bad = numbers[:0]
+    return Batch(images, numbers, numbers, numbers, 0, micro, real, bad, mix, draws)

@@ -1,0 +1,119 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
+"""Tensors without memory, and collectives without other ranks, which are counted."""
+
+import gc
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorConverter,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.utils._pytree import tree_leaves
+
+READ = torch.ops.aten._local_scalar_dense.default
+KINDS = {
+    "allreduce_": "all-reduce",
+    "_allgather_base_": "all-gather",
+    "allgather_": "all-gather",
+    "allgather_into_tensor_coalesced_": "all-gather",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "reduce_scatter_": "reduce-scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce-scatter",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+}
+"""Collectives of torch's c10d, as `bigvit.plan.traffic` calls them."""
+
+
+class _Forgetful(FakeTensorConverter):
+    """Keeps no reference to a tensor: one that has any cannot be moved by `nn.Module.to`."""
+
+    def set_tensor_memo(self, t: Tensor, v: FakeTensor) -> None:
+        pass
+
+
+class Pretend(FakeTensorMode):
+    """Tensors are shapes alone: but whole numbers, and single ones that follow from no other
+    tensor, are there, as code goes by them. What the host reads of a tensor that is not there is 1,
+    and no comparison is true: so a norm is finite, and nothing has overflowed."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.fake_tensor_converter = _Forgetful(copy_data=False)
+        self.sent: Counter[tuple[str, int]] = Counter()  # bytes, by kind and number of ranks
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        tensors = [each for each in tree_leaves((args, given)) if isinstance(each, Tensor)]
+        if func.namespace == "c10d":
+            self._count(func._opname, args)
+            self.cache_enabled = False  # it would keep references to what is sent
+            try:
+                return super().__torch_dispatch__(func, types, args, given)
+            finally:
+                self.cache_enabled = True
+        if any(isinstance(each, FakeTensor) for each in tensors):
+            if func is READ:
+                kind = tensors[0].dtype
+                return False if kind == torch.bool else 1.0 if kind.is_floating_point else 1
+            return super().__torch_dispatch__(func, types, args, given)
+        out = None
+        if not tensors or not _there(tensors):
+            out = super().__torch_dispatch__(func, types, args, given)
+        if not _there(each for each in tree_leaves(out) if isinstance(each, Tensor)):
+            return out
+        with unset_fake_temporarily():
+            return func(*args, **given)
+
+    def _count(self, name: str, args: Iterable[Any]) -> None:
+        if name not in KINDS:
+            return
+        size, ranks = 0, 1
+        for each in args:
+            if isinstance(each, torch.ScriptObject):
+                with_group = getattr(each, "_type", lambda: None)()
+                if with_group is not None and "ProcessGroup" in str(with_group):
+                    ranks = dist.ProcessGroup.unbox(each).size()
+            leaves = [leaf for leaf in tree_leaves(each) if isinstance(leaf, Tensor)]
+            size = max(size, sum(leaf.nbytes for leaf in leaves))
+        self.sent[KINDS[name], ranks] += size
+
+
+def _there(tensors: Iterable[Tensor]) -> bool:
+    """Whether all of them are such as are there."""
+    return all(
+        each.device.type == "cpu" and (each.dim() == 0 or not each.dtype.is_floating_point)
+        for each in tensors
+    )
+
+
+class Memory:
+    """Bytes of tensors that were made since then, each memory once."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.before = self._storages()  # held, so that no other takes its place
+
+    def _storages(self) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for each in gc.get_objects():
+            if issubclass(type(each), Tensor) and each.device.type == "cpu":
+                local: Tensor = getattr(each, "_local_tensor", each)
+                memory = local.untyped_storage()
+                found[memory._cdata] = memory
+        return found
+
+    def held(self) -> int:
+        """Bytes that are there now, or would be."""
+        gc.collect()
+        return sum(m.nbytes() for at, m in self._storages().items() if at not in self.before)

@@ -1,0 +1,266 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+"""Rehearses a run: every rank's share of the data and of the checkpoint, and one rank's engine."""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from bigvit.data.loader import test_places
+from bigvit.data.mix import draw
+from bigvit.data.sampler import Sampler
+from bigvit.engines.build import outline
+from bigvit.layers.stochastic_depth import Dropped, Kept, drops
+from bigvit.plan.states import States, states
+from bigvit.plan.traffic import traffic
+from bigvit.recipe import Command, Layout, Recipe, Run
+from bigvit.rehearse.checkpoint import rehearse_checkpoint
+from bigvit.rehearse.part import Part, rehearse
+from bigvit.rehearse.pieces import Pieces
+
+MICRO = 2  # micro-batches of the update: what follows is like the second
+WITHIN = 0.01  # share by which bytes may differ from those predicted
+ENGINES = {
+    "deepspeed": "bigvit.engines.deepspeed.engine",
+    "fsdp2": "bigvit.engines.fsdp2",
+    "fairscale": "bigvit.engines.fairscale",
+    "single": "bigvit.engines.single",
+}
+NEVER = (
+    "the network: its speed, its faults, and that NCCL connects so many ranks",
+    "kernels: that they run and fit on the device, their speed, and the numbers that come out",
+    "the device's memory beyond tensors: fragments, workspaces, NCCL's buffers, other processes",
+    "the file system: its speed with so many ranks, its locks, and that all hosts see the same",
+    "the data: that every host has the same images, and that they can be read and decoded in time",
+    "that ranks do the same at the same time: the others were not there",
+)
+"""What no rehearsal can prove."""
+
+
+@dataclass
+class Findings:
+    """What was found out."""
+
+    proved: list[dict[str, str]] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)
+    not_proved: list[str] = field(default_factory=list)
+
+    def say(self, fine: bool, what: str, how: str) -> None:
+        (self.proved if fine else self.failed).append({"what": what, "how": how})
+
+
+def rehearsed(
+    command: Command, layout: Layout, per_node: int, rank: int
+) -> tuple[Findings, dict[str, Any]]:
+    """What was found of a run's rank among so many, and figures.
+
+    Args:
+        per_node: ranks of a host.
+    """
+    recipe, run = command.recipe, replace(command.run, compile=False)
+    found = Findings()
+    began = time.perf_counter()
+    for what, how in _of_data(recipe, layout, rank):
+        found.say(not how.startswith("no: "), what, how)
+    if command.run.compile:
+        found.not_proved.append("--compile: blocks were not compiled")
+    short = Layout(layout.world, layout.micro_batch, min(MICRO, layout.accumulation))
+    shorter = replace(recipe, batch_size=short.batch_size)
+    cut = time.perf_counter() - began
+    parts = _parts(shorter, short, run, per_node, rank)
+    pieces = Pieces(recipe, layout, run, per_node)
+    _compare_pieces(found, pieces, parts)
+    own = next(part for part in parts if part.rank == rank)
+    said = states(shorter, short, run, per_node)
+    _compare_bytes(found, said, own, short, layout)
+    sent = _compare_traffic(found, shorter, short, run, per_node, own)
+    dtypes = {key: kind for part in parts for key, kind in part.dtypes.items()}
+    saved = rehearse_checkpoint(command, pieces, dtypes, layout.world)
+    found.say(
+        True,
+        f"a checkpoint of {layout.world} ranks is whole: {saved['files']} files, "
+        f"{saved['bytes'] / 1e9:.2f} GB in all",
+        f"every rank's pieces by formula, laid end to end; its manifest of "
+        f"{saved['manifest'] / 1e6:.2f} MB written in {saved['write_seconds']:.2f} s and read in "
+        f"{saved['read_seconds']:.2f} s",
+    )
+    found.not_proved += NEVER
+    figures = {
+        "predicted": {**asdict(states(recipe, layout, run, per_node)), "sent": sent[0]},
+        "counted": {
+            "micro_batches": short.accumulation,
+            "ranks": sorted(part.rank for part in parts),
+            "slices": own.sliced,
+            "stepping": own.stepping,
+            "between": own.between,
+            "sent": sent[1],
+        },
+        "checkpoint": saved,
+        "seconds": {"cuts": cut, **(own.seconds or {}), "all": time.perf_counter() - began},
+        "memory": max(part.memory for part in parts),
+    }
+    return found, figures
+
+
+def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, str]]:
+    """What is proved of a batch's cut, and how; that begins with "no: " where it is not so."""
+    batch, spans = recipe.batch_size, list[tuple[int, int]]()
+    for each in range(layout.world):
+        spans += [layout.span(each, micro) for micro in range(layout.accumulation)]
+    _, slots, _ = Sampler(recipe.data.train_images, recipe.data.repeats, batch, recipe.seed).batch(0)
+    taken = np.sort(np.concatenate([slots[start:stop] for start, stop in spans]))
+    whole = np.array_equal(taken, np.sort(slots)) and len(taken) == batch
+    groups = all(start % size == 0 for size in recipe.groups.values() for start, _ in spans)
+    yield (
+        f"every image of a batch of {batch} is on one rank, and groups stay together",
+        ("" if whole and groups else "no: ")
+        + f"the places of {layout.world} ranks x {layout.accumulation} micro-batches of "
+        f"{layout.micro_batch} laid end to end",
+    )
+    task = outline(recipe)
+    every, mixed = task.draws(0, (0, batch)), draw(recipe.data, recipe.seed, 0, (0, batch))
+    same = True
+    for micro in range(layout.accumulation):
+        start, stop = span = layout.span(rank, micro)
+        own, mine = task.draws(0, span), draw(recipe.data, recipe.seed, 0, span)
+        same &= _alike(tree_leaves(mixed), tree_leaves(mine), start, stop)
+        same &= _alike(tree_leaves(every.objectives), tree_leaves(own.objectives), start, stop)
+        for one, other in zip(_kept(recipe, every.model, batch), _kept(recipe, own.model, stop - start), strict=True):
+            same &= torch.equal(one[start:stop], other)
+    yield (
+        f"what rank {rank} draws for a batch is its part of what all draw",
+        ("" if same else "no: ") + "dropped samples, mixing and the objectives' draws of both, compared",
+    )
+    if recipe.data.tested:
+        images = recipe.data.test_images or 50_000
+        places = (
+            place.id
+            for each in range(layout.world)
+            for batch in test_places(images, layout.micro_batch, each, layout.world)
+            for place in batch
+            if place.real
+        )
+        once = sorted(places) == list(range(images))
+        yield (
+            "an evaluation counts every test image once",
+            ("" if once else "no: ") + f"the places of {images} images on {layout.world} ranks",
+        )
+
+
+def _alike(whole: Sequence[Any], part: Sequence[Any], start: int, stop: int) -> bool:
+    return len(whole) == len(part) and all(
+        torch.equal(one[start:stop], other) for one, other in zip(whole, part, strict=True)
+        if isinstance(one, Tensor)
+    )
+
+
+def _kept(recipe: Recipe, drawn: Dropped, batch: int) -> Iterator[Tensor]:
+    """What each sample counts in each branch."""
+    depth = recipe.model.drop_path
+    for each in drops(depth, recipe.model.branches, drawn):
+        if isinstance(each, Kept):
+            yield torch.zeros(batch).index_fill_(0, each.samples, each.scale)
+        elif each is not None:
+            yield each
+
+
+def _parts(
+    recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int
+) -> list[Part]:
+    """The rank's part, and the slices of some others: the first, one amid them, the last."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import_module(ENGINES[run.engine])  # once, before they are forked
+    context, waiting = get_context("fork"), list[tuple[Any, Connection]]()
+    sys.stdout.flush()
+    for each in sorted({rank, 0, layout.world // 2, layout.world - 1}, key=lambda r: r != rank):
+        ours, theirs = context.Pipe(duplex=False)
+        given = recipe, layout, run, each, per_node, each == rank
+        process = context.Process(target=_send, args=(theirs, given), daemon=True)
+        process.start()
+        theirs.close()
+        waiting.append((process, ours))
+    found: list[Part] = []
+    for process, connection in waiting:
+        try:
+            found.append(connection.recv())
+        except EOFError:
+            process.join()
+            raise RuntimeError(
+                f"the rehearsal of a rank ended with code {process.exitcode}; its error is above"
+            ) from None
+        process.join()
+    return found
+
+
+def _send(connection: Connection, given: tuple[Any, ...]) -> None:
+    connection.send(rehearse(*given))
+    connection.close()
+    os._exit(0)  # nobody waits for collectives' threads
+
+
+def _compare_pieces(found: Findings, pieces: Pieces, parts: Sequence[Part]) -> None:
+    wrong = ""
+    for part in parts:
+        expected = frozenset(pieces.of(part.rank))
+        for piece in sorted(expected ^ part.pieces):
+            wrong = wrong or f"rank {part.rank}: {piece}; "
+    ranks = ", ".join(str(part.rank) for part in sorted(parts, key=lambda part: part.rank))
+    found.say(
+        not wrong,
+        "the pieces of every rank tile every tensor",
+        f"{wrong}formulas compared with the engines of ranks {ranks}, for all ranks laid end to end",
+    )
+
+
+def _compare_bytes(
+    found: Findings, said: States, own: Part, short: Layout, layout: Layout
+) -> None:
+    if own.sent is None:
+        found.not_proved.append(f"the state's bytes: no update could be done here ({own.update})")
+        return
+    for what, predicted, held in (
+        ("while the optimizer steps", said.step + said.host, own.stepping),
+        ("between updates", said.between + said.host, own.between),
+    ):
+        # the rank that holds most is predicted; another may have less
+        found.say(
+            abs(predicted / held - 1) <= WITHIN,
+            f"rank {own.rank} holds {held / 1e9:.3f} GB {what}",
+            f"tensors of the engine, without memory, beside {predicted / 1e9:.3f} GB predicted",
+        )
+
+
+def _compare_traffic(
+    found: Findings, recipe: Recipe, layout: Layout, run: Run, per_node: int, own: Part
+) -> tuple[dict[str, int], dict[str, int]]:
+    said: Counter[tuple[str, int]] = Counter()
+    for each in traffic(recipe, layout, run, per_node):
+        said[each.kind, each.ranks] += each.total
+    predicted = {f"{kind} over {ranks}": size for (kind, ranks), size in sorted(said.items())}
+    if own.sent is None:
+        found.not_proved.append(f"the collectives: no update could be done here ({own.update})")
+        return predicted, {}
+    counted = {f"{kind} over {ranks}": size for (kind, ranks), size in sorted(own.sent.items())}
+    differing = [
+        f"{key}: {counted.get(key, 0):,} and not {predicted.get(key, 0):,} bytes"
+        for key in sorted(counted.keys() | predicted.keys())
+        if counted.get(key, 0) != predicted.get(key, 0)
+    ]
+    found.say(
+        not differing,
+        f"an update of {layout.accumulation} micro-batches sends {sum(counted.values()) / 1e9:.3f} GB",
+        "; ".join(differing) or "collectives of one update, counted by kind and ranks, as predicted",
+    )
+    return predicted, counted
