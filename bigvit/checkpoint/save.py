@@ -7,7 +7,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,13 @@ from bigvit.checkpoint.files import rename, sync_folder
 from bigvit.checkpoint.manifest import (
     File,
     Manifest,
-    Piece,
-    check_tiling,
     step_name,
     verify_file,
     write_manifest,
 )
 from bigvit.checkpoint.retention import discard, prune, remove_leftovers
-from bigvit.engines.engine import Engine
+from bigvit.checkpoint.rows import Row, joined, key, label
+from bigvit.engines.engine import Engine, Slice
 
 DTYPES = {
     torch.float32: "F32",
@@ -55,9 +54,9 @@ class _Writing:
 
     whole: Path
     aside: Path
-    manifest: Manifest  # without files and pieces
+    manifest: Manifest  # without files and tensors
     tensors: dict[str, Tensor]  # of this rank, by "kind/name"
-    pieces: tuple[Piece, ...]
+    parts: dict[str, tuple[int, int]]  # of this rank, as `parts_of` has them
     error: Exception | None = None  # why it failed on this rank
     written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or failed
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -144,7 +143,7 @@ class Saver:
             recipe=self.recipe,
             scalars=self.engine.scalars(),
             files=(),
-            pieces=(),
+            tensors=(),
             data=self.data,
             evaluation_due=evaluation_due,
             losses=tuple(losses),
@@ -177,27 +176,21 @@ class Saver:
                 shutil.rmtree(writing.aside, ignore_errors=True)
             raise NotSaved(f"{writing.whole} could not be written ({reason})")
 
-    def _slices(self) -> tuple[dict[str, Tensor], tuple[Piece, ...]]:
+    def _slices(self) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
         """What this rank writes: copied where training goes on meanwhile."""
         parts = [part for part in self.engine.slices() if part.writer]
         parts.sort(key=lambda part: -part.dtype.itemsize)  # aligned, wherever the one before ends
-        file = _file_of(self.engine.ranks.rank)
-        tensors: dict[str, Tensor] = {}
-        pieces: list[Piece] = []
-        position = 0
-        for part in parts:
-            place = (part.start, part.stop, file)
-            piece = Piece(part.name, part.kind, DTYPES[part.dtype], part.shape, *place)
-            tensors[piece.key] = part.view
-            if self.background:
-                end = position + part.view.nbytes
-                tensors[piece.key] = self._copy[position:end].view(part.dtype)
-                tensors[piece.key].copy_(part.view, non_blocking=True)
+        tensors = {key(part.kind, part.name): part.view for part in parts}
+        if self.background:
+            position = 0
+            for name, view in tensors.items():
+                end = position + view.nbytes
+                tensors[name] = self._copy[position:end].view(view.dtype)
+                tensors[name].copy_(view, non_blocking=True)
                 position = end
-            pieces.append(piece)
         if self.engine.ranks.device.type != "cpu":
             torch.accelerator.synchronize()
-        return tensors, tuple(pieces)
+        return tensors, parts_of(parts)
 
     def _write(self, writing: _Writing) -> None:
         """Write this rank's part, and on rank 0 what makes it a checkpoint. In the background."""
@@ -207,8 +200,7 @@ class Saver:
             path = writing.aside / _file_of(ranks.rank)
             file = write_tensors(path, writing.tensors)
             verify_file(writing.aside, file)
-            side = {"file": asdict(file), "pieces": [asdict(piece) for piece in writing.pieces]}
-            _write_side_file(_side_of(path), side)
+            _write_side_file(_side_of(path), {"file": asdict(file), "parts": writing.parts})
             writing.written.set()
             if ranks.rank == 0:
                 self._finish(writing)
@@ -223,8 +215,8 @@ class Saver:
         sides = [_side_of(writing.aside / name) for name in names]
         if not _seen(sides, writing):
             return  # another rank has failed, and says so
-        files, pieces = _collect(sides)
-        write_manifest(writing.aside, replace(writing.manifest, files=files, pieces=pieces))
+        files, tensors = collect(sides)
+        write_manifest(writing.aside, replace(writing.manifest, files=files, tensors=tensors))
         for side in sides:
             side.unlink()
         sync_folder(writing.aside)
@@ -235,6 +227,18 @@ class Saver:
         stuck = prune(self.folder, self.keep, self.keep_every)
         self.warnings += [why for path, why in stuck.items() if path not in self._stuck]
         self._stuck = set(stuck)
+
+
+def parts_of(slices: Iterable[Slice]) -> dict[str, tuple[int, int]]:
+    """What a side file says of a rank's slices: elements [start, stop) of each tensor, by its
+    `label`, in which the kinds stand together that are cut alike."""
+    kinds: dict[tuple[str, tuple[int, ...], int, int], dict[str, str]] = {}
+    for part in slices:
+        of = kinds.setdefault((part.name, part.shape, part.start, part.stop), {})
+        of[part.kind] = DTYPES[part.dtype]
+    return {
+        label(name, shape, of): (start, stop) for (name, shape, start, stop), of in kinds.items()
+    }
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
@@ -307,14 +311,12 @@ def _seen(sides: list[Path], writing: _Writing) -> bool:
     return True
 
 
-def _collect(sides: list[Path]) -> tuple[tuple[File, ...], tuple[Piece, ...]]:
+def collect(sides: list[Path]) -> tuple[tuple[File, ...], tuple[Row, ...]]:
     """What all ranks wrote, from their side files."""
     values = [json.loads(side.read_text()) for side in sides]
-    files = tuple(File(**value["file"]) for value in values)
-    pieces = tuple(
-        Piece(**{**piece, "shape": tuple(piece["shape"])})
-        for value in values
-        for piece in value["pieces"]
+    parts = (
+        (number, of, start, stop)
+        for number, value in enumerate(values)
+        for of, (start, stop) in value["parts"].items()
     )
-    check_tiling(pieces)
-    return files, pieces
+    return tuple(File(**value["file"]) for value in values), joined(parts)
