@@ -20,7 +20,7 @@ from bigvit.checkpoint.manifest import (
     verify,
     verify_share,
 )
-from bigvit.checkpoint.rows import Row, key
+from bigvit.checkpoint.rows import Row, key_of
 from bigvit.engines.engine import Engine
 from bigvit.ranks.joining import Ranks
 
@@ -78,13 +78,13 @@ def fill(engine: Engine, folder: Path, manifest: Manifest) -> None:
         with engine.ranks.agree_on_error(Damaged, raised=Damaged):
             numbers = set[int]()
             for part in parts:
-                row = rows.get(key(part.kind, part.name))
+                row = rows.get(key_of(part.kind, part.name))
                 if row is None or row.shape != part.shape:
                     raise Damaged(f"{folder} holds no {part.kind} of {part.name} {part.shape}")
                 numbers |= {number for number, _, _ in row.pieces(part.start, part.stop)}
             files = _open(folder, manifest, numbers, opened)
         for part in parts:
-            of = key(part.kind, part.name)
+            of = key_of(part.kind, part.name)
             _read(files, rows[of], of, part.start, part.view)
     engine.loaded(manifest.scalars)
 
@@ -112,10 +112,10 @@ class Stored(Mapping[str, Tensor]):
         self.rows: dict[str, tuple[Row, str]] = {}  # with the name in the files
         rows = manifest.by_key()
         for row in manifest.tensors:
-            averaged = kind == "ema" and key("ema", row.name) in rows
+            averaged = kind == "ema" and key_of("ema", row.name) in rows
             for of in row.kinds:
                 if of in ("ema" if averaged else "weight", "buffer"):
-                    self.rows[row.name] = row, key(of, row.name)
+                    self.rows[row.name] = row, key_of(of, row.name)
 
     def below(self, prefix: str) -> "Stored":
         """Those whose names begin so, by the rest of their names."""

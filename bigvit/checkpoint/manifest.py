@@ -16,7 +16,7 @@ import xxhash
 
 from bigvit.checkpoint.files import write_json
 from bigvit.checkpoint.format1 import rows_of
-from bigvit.checkpoint.rows import Row, check_rows, key, must
+from bigvit.checkpoint.rows import Row, check_rows, key_of, must
 from bigvit.recipe.bounds import MOST_UPDATES, Bound, shown
 from bigvit.recipe.store import build
 from bigvit.recipe.words import read_json
@@ -52,7 +52,7 @@ class Manifest:
 
     def by_key(self) -> dict[str, Row]:
         """The rows, by the names that their tensors have in the files."""
-        return {key(kind, row.name): row for row in self.tensors for kind in row.kinds}
+        return {key_of(kind, row.name): row for row in self.tensors for kind in row.kinds}
 
 
 SCALARS = {

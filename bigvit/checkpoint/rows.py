@@ -46,7 +46,7 @@ class Row:
             first += count * length
 
 
-def key(kind: str, name: str) -> str:
+def key_of(kind: str, name: str) -> str:
     """A tensor's name in a file."""
     return f"{kind}/{name}"
 
@@ -108,12 +108,12 @@ def check_rows(rows: Sequence[Row], files: Mapping[str, int]) -> None:
         must(bool(row.kinds), f"{where}.kinds", row.kinds, "a dtype by kind")
         width = 0
         for kind, dtype in row.kinds.items():
-            must(not fault(key(kind, row.name)) and kind, f"{where}.kinds", kind, "names")
+            must(not fault(key_of(kind, row.name)) and kind, f"{where}.kinds", kind, "names")
             fine = type(dtype) is str and dtype in BYTES
             must(fine, f"{where}.kinds.{kind}", dtype, f"one of {', '.join(BYTES)}")
-            fine = key(kind, row.name) not in keys
+            fine = key_of(kind, row.name) not in keys
             must(fine, f"{where}.name", row.name, f"there once with the kind {kind}")
-            keys.add(key(kind, row.name))
+            keys.add(key_of(kind, row.name))
             width += BYTES[dtype]
         held, last = 0, sorted(file + count for file, count, _ in row.cuts)
         for file, count, length in row.cuts:

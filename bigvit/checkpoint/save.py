@@ -7,8 +7,9 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bigvit.checkpoint.manifest import (
     write_manifest,
 )
 from bigvit.checkpoint.retention import discard, prune, remove_leftovers
-from bigvit.checkpoint.rows import Row, joined, key, label
+from bigvit.checkpoint.rows import Part, Row, joined, key_of, label
 from bigvit.engines.engine import Engine, Slice
 
 DTYPES = {
@@ -56,7 +57,7 @@ class _Writing:
     aside: Path
     manifest: Manifest  # without files and tensors
     tensors: dict[str, Tensor]  # of this rank, by "kind/name"
-    parts: dict[str, tuple[int, int]]  # of this rank, as `parts_of` has them
+    parts: dict[str, list[Any]]  # of this rank, as `parts_of` has them
     error: Exception | None = None  # why it failed on this rank
     written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or failed
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -176,11 +177,11 @@ class Saver:
                 shutil.rmtree(writing.aside, ignore_errors=True)
             raise NotSaved(f"{writing.whole} could not be written ({reason})")
 
-    def _slices(self) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
+    def _slices(self) -> tuple[dict[str, Tensor], dict[str, list[Any]]]:
         """What this rank writes: copied where training goes on meanwhile."""
         parts = [part for part in self.engine.slices() if part.writer]
         parts.sort(key=lambda part: -part.dtype.itemsize)  # aligned, wherever the one before ends
-        tensors = {key(part.kind, part.name): part.view for part in parts}
+        tensors = {key_of(part.kind, part.name): part.view for part in parts}
         if self.background:
             position = 0
             for name, view in tensors.items():
@@ -200,7 +201,7 @@ class Saver:
             path = writing.aside / _file_of(ranks.rank)
             file = write_tensors(path, writing.tensors)
             verify_file(writing.aside, file)
-            _write_side_file(_side_of(path), {"file": asdict(file), "parts": writing.parts})
+            _write_side_file(_side_of(path), {"file": asdict(file), **writing.parts})
             writing.written.set()
             if ranks.rank == 0:
                 self._finish(writing)
@@ -229,15 +230,17 @@ class Saver:
         self._stuck = set(stuck)
 
 
-def parts_of(slices: Iterable[Slice]) -> dict[str, tuple[int, int]]:
-    """What a side file says of a rank's slices: elements [start, stop) of each tensor, by its
-    `label`, in which the kinds stand together that are cut alike."""
+def parts_of(slices: Iterable[Slice]) -> dict[str, list[Any]]:
+    """What a side file says of a rank's slices, in columns, which are read fast: the `label` of
+    each tensor, in which the kinds stand together that are cut alike, and its elements there."""
     kinds: dict[tuple[str, tuple[int, ...], int, int], dict[str, str]] = {}
     for part in slices:
         of = kinds.setdefault((part.name, part.shape, part.start, part.stop), {})
         of[part.kind] = DTYPES[part.dtype]
     return {
-        label(name, shape, of): (start, stop) for (name, shape, start, stop), of in kinds.items()
+        "labels": [label(name, shape, of) for (name, shape, _, _), of in kinds.items()],
+        "starts": [start for _, _, start, _ in kinds],
+        "stops": [stop for _, _, _, stop in kinds],
     }
 
 
@@ -311,12 +314,16 @@ def _seen(sides: list[Path], writing: _Writing) -> bool:
     return True
 
 
-def collect(sides: list[Path]) -> tuple[tuple[File, ...], tuple[Row, ...]]:
+def collect(sides: Sequence[Path]) -> tuple[tuple[File, ...], tuple[Row, ...]]:
     """What all ranks wrote, from their side files."""
-    values = [json.loads(side.read_text()) for side in sides]
-    parts = (
-        (number, of, start, stop)
-        for number, value in enumerate(values)
-        for of, (start, stop) in value["parts"].items()
-    )
-    return tuple(File(**value["file"]) for value in values), joined(parts)
+    files: list[File] = []
+
+    def parts() -> Iterator[Part]:
+        for number, side in enumerate(sides):
+            value = json.loads(side.read_text())
+            files.append(File(**value["file"]))
+            columns = (value[name] for name in ("labels", "starts", "stops"))
+            yield from zip(repeat(number), *columns, strict=False)
+
+    tensors = joined(parts())
+    return tuple(files), tensors
