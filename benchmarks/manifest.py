@@ -20,7 +20,7 @@ import torch
 from benchmarks.measure import Row, arguments, report
 from bigvit.checkpoint.load import handed
 from bigvit.checkpoint.manifest import MANIFEST, File, Manifest, step_name, write_manifest
-from bigvit.checkpoint.save import collect, parts_of
+from bigvit.checkpoint.save import collect, file_of, parts_of, side_of, write_side_file
 from bigvit.engines.engine import Slice
 from bigvit.ranks.joining import alone
 from bigvit.recipe import Recipe
@@ -63,19 +63,17 @@ def slices(shapes: dict[str, tuple[int, ...]], cut: Cut, rank: int, world: int) 
 
 def write_sides(folder: Path, of: Recipe, cut: Cut, world: int) -> list[Path]:
     """What the ranks of a run hand over to rank 0: files of their lengths, and their side files."""
-    from bigvit.checkpoint.save import _file_of, _side_of, _write_side_file
-
     with torch.device("meta"):
         shapes = {name: tuple(p.shape) for name, p in Task(of).named_parameters()}
     sides: list[Path] = []
     for rank in range(world):
         held = list(slices(shapes, cut, rank, world))
-        path = folder / _file_of(rank)
+        path = folder / file_of(rank)
         path.touch()
         os.truncate(path, sum(4 * (part.stop - part.start) for part in held))
         file = asdict(File(path.name, path.stat().st_size, f"{rank:032x}"))
-        sides.append(_side_of(path))
-        _write_side_file(sides[-1], {"file": file, **parts_of(held)})
+        sides.append(side_of(path))
+        write_side_file(sides[-1], {"file": file, **parts_of(held)})
     return sides
 
 
@@ -111,10 +109,11 @@ def main() -> int:
     rows: list[Row] = []
     for cut in (zero3, fsdp2):
         size, writing, reading = measure(of, cut, world)
+        size, goal = f"{size / 1e6:.2f} MB", (size <= BYTES, writing <= SECONDS)
         rows += [
-            Row(f"{cut.__name__}: bytes", f"{size:,}", goal=f"<= {BYTES:,.0f}", ok=size <= BYTES),
-            Row(f"{cut.__name__}: to write", f"{writing:.2f} s", "", "<= 1 s", writing <= SECONDS),
-            Row(f"{cut.__name__}: to read, once, and hand over", f"{reading:.2f} s"),
+            Row(f"{cut.__name__}: size", size, "", "<= 5 MB", goal[0]),
+            Row(f"{cut.__name__}: to write", f"{writing:.2f} s", "", "<= 1 s", goal[1]),
+            Row(f"{cut.__name__}: to read and judge once", f"{reading:.2f} s"),
         ]
     return report(f"A manifest of ViT-H at {world} ranks", rows, options.check)
 

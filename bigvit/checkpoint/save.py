@@ -198,10 +198,10 @@ class Saver:
         ranks = self.engine.ranks
         try:
             writing.aside.mkdir(parents=True, exist_ok=True)
-            path = writing.aside / _file_of(ranks.rank)
+            path = writing.aside / file_of(ranks.rank)
             file = write_tensors(path, writing.tensors)
             verify_file(writing.aside, file)
-            _write_side_file(_side_of(path), {"file": asdict(file), **writing.parts})
+            write_side_file(side_of(path), {"file": asdict(file), **writing.parts})
             writing.written.set()
             if ranks.rank == 0:
                 self._finish(writing)
@@ -212,8 +212,8 @@ class Saver:
 
     def _finish(self, writing: _Writing) -> None:
         """Wait for the other ranks' parts; then the manifest, the name, and older ones go."""
-        names = [_file_of(rank) for rank in range(self.engine.ranks.world)]
-        sides = [_side_of(writing.aside / name) for name in names]
+        names = [file_of(rank) for rank in range(self.engine.ranks.world)]
+        sides = [side_of(writing.aside / name) for name in names]
         if not _seen(sides, writing):
             return  # another rank has failed, and says so
         files, tensors = collect(sides)
@@ -274,16 +274,16 @@ def _bytes(tensor: Tensor) -> Any:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
-def _file_of(rank: int) -> str:
+def file_of(rank: int) -> str:
     return f"rank_{rank:05d}.safetensors"
 
 
-def _side_of(path: Path) -> Path:
+def side_of(path: Path) -> Path:
     """What says that a rank's file is whole, and what it holds."""
     return path.with_suffix(".json")
 
 
-def _write_side_file(side: Path, value: dict[str, Any]) -> None:
+def write_side_file(side: Path, value: dict[str, Any]) -> None:
     """Write a side file, whole or absent. Rank 0 may rename the folder as soon as it sees the last
     one, so it is touched no more, nor flushed: rank 0 does that, and removes it."""
     aside = side.with_suffix(".aside")
