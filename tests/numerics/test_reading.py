@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from oblong import WIDE, recipe_of, saved, task_of, write_images
 from safetensors.torch import save_file
+from saving import rewrite
 
 from bigvit.checkpoint import manifest as manifests
 from bigvit.checkpoint.weights import Unfit, read_init
@@ -86,39 +87,32 @@ def test_a_damaged_checkpoint_is_gone_back_past_and_named(
     assert main(commands(two, run, tmp_path)[command]) == 2
 
 
-def rewrite(checkpoint: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Change a manifest's pieces, with a digest of itself that fits."""
-    path = checkpoint / "manifest.json"
-    written = json.loads(path.read_text())
-    change(written["body"]["pieces"])
-    written["digest"] = manifests._digest_of(written["body"])
-    path.write_text(json.dumps(written))
+def leave_out(body: dict[str, Any]) -> None:
+    body["tensors"] = [r for r in body["tensors"] if r["name"] != "model.blocks.1.ls2.gamma"]
 
 
-def leave_out(pieces: list[dict[str, Any]]) -> None:
-    pieces[:] = [p for p in pieces if p["name"] != "model.blocks.1.ls2.gamma"]
+def leave_out_an_average(body: dict[str, Any]) -> None:
+    for row in body["tensors"]:
+        if row["name"] == "model.norm.bias":
+            del row["kinds"]["ema"]
 
 
-def leave_out_buffers_average(pieces: list[dict[str, Any]]) -> None:
-    pieces[:] = [p for p in pieces if (p["kind"], p["name"]) != ("ema", "model.norm.bias")]
+def leave_out_the_losss_head(body: dict[str, Any]) -> None:
+    body["tensors"] = [r for r in body["tensors"] if not r["name"].startswith("heads.")]
 
 
-def leave_out_the_losss_head(pieces: list[dict[str, Any]]) -> None:
-    pieces[:] = [p for p in pieces if not p["name"].startswith("heads.")]
+def rename(body: dict[str, Any]) -> None:
+    for row in body["tensors"]:
+        row["name"] = row["name"].replace("blocks.1.", "blocks.7.")
 
 
-def rename(pieces: list[dict[str, Any]]) -> None:
-    for piece in pieces:
-        piece["name"] = piece["name"].replace("blocks.1.", "blocks.7.")
+def turn(body: dict[str, Any]) -> None:
+    for row in body["tensors"]:
+        if row["name"] == "model.blocks.0.mlp.fc1.weight":
+            row["shape"] = row["shape"][::-1]
 
 
-def turn(pieces: list[dict[str, Any]]) -> None:
-    for piece in pieces:
-        if piece["name"] == "model.blocks.0.mlp.fc1.weight":
-            piece["shape"] = piece["shape"][::-1]
-
-
-DOCTORED = [leave_out, leave_out_buffers_average, leave_out_the_losss_head, rename, turn]
+DOCTORED = [leave_out, leave_out_an_average, leave_out_the_losss_head, rename, turn]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -306,13 +300,18 @@ def split(checkpoint: Path, count: int) -> None:
         path = checkpoint / name
         digest = manifests.digest_of_file(path)
         files.append({"name": name, "bytes": path.stat().st_size, "digest": digest})
-    path = checkpoint / "manifest.json"
-    written = json.loads(path.read_text())
-    for piece in written["body"]["pieces"]:
-        piece["file"] = names[f"{piece['kind']}/{piece['name']}"]
-    written["body"]["files"] = files
-    written["digest"] = manifests._digest_of(written["body"])
-    path.write_text(json.dumps(written))
+    order = sorted(set(names.values()))
+
+    def change(body: dict[str, Any]) -> None:
+        body["files"] = files
+        body["tensors"] = [
+            row | {"kinds": {kind: dtype}, "cuts": [[order.index(file), 1, length]]}
+            for row in body["tensors"]
+            for kind, dtype in row["kinds"].items()
+            for (_, _, length), file in [(row["cuts"][0], names[f"{kind}/{row['name']}"])]
+        ]
+
+    rewrite(checkpoint, change)
 
 
 def test_what_was_taken_is_said(two: Path, tmp_path: Path):
