@@ -7,7 +7,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
@@ -244,8 +244,8 @@ def parts_of(slices: Iterable[Slice]) -> dict[str, list[Any]]:
     }
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
-    """Write tensors as a safetensors file, hashed in the same pass, and flush it to the disk."""
+def header_of(tensors: Mapping[str, Tensor]) -> bytes:
+    """What a safetensors file of them begins with."""
     header: dict[str, Any] = {}
     position = 0
     for key, tensor in tensors.items():
@@ -258,16 +258,23 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
         position = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
+    """Write tensors as a safetensors file, hashed in the same pass, and flush it to the disk."""
+    header = header_of(tensors)
     hasher = xxhash.xxh3_128()
     with path.open("wb") as file:
-        for block in (len(text).to_bytes(8, "little"), text, *map(_bytes, tensors.values())):
+        for block in (header, *map(_bytes, tensors.values())):
             for start in range(0, len(block), CHUNK):
                 chunk = memoryview(block)[start : start + CHUNK]  # hashed while still in the cache
                 file.write(chunk)
                 hasher.update(chunk)
         file.flush()
         os.fsync(file.fileno())
-    return File(path.name, 8 + len(text) + position, hasher.hexdigest())
+    size = len(header) + sum(tensor.nbytes for tensor in tensors.values())
+    return File(path.name, size, hasher.hexdigest())
 
 
 def _bytes(tensor: Tensor) -> Any:

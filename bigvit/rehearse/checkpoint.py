@@ -19,7 +19,15 @@ from bigvit.checkpoint.manifest import (
     write_manifest,
 )
 from bigvit.checkpoint.rows import key_of
-from bigvit.checkpoint.save import DTYPES, collect, file_of, header_of, parts_of, side_of, write_side
+from bigvit.checkpoint.save import (
+    DTYPES,
+    collect,
+    file_of,
+    header_of,
+    parts_of,
+    side_of,
+    write_side_file,
+)
 from bigvit.engines.engine import Slice
 from bigvit.recipe import Command
 from bigvit.recipe.store import to_json
@@ -48,7 +56,7 @@ def rehearse_checkpoint(
             with (folder / file_of(rank)).open("wb") as file:
                 file.truncate(size)  # a hole
             of = {"file": asdict(File(file_of(rank), size, "")), **parts_of(slices)}
-            write_side(side, of)
+            write_side_file(side, of)
             total += size
         began = time.perf_counter()
         files, tensors = collect(sides)

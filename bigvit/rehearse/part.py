@@ -5,23 +5,19 @@
 import os
 import resource
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from bigvit.checkpoint.save import DTYPES
-from bigvit.data.batch import Batch, Draws
+from bigvit.data.batch import Batch
 from bigvit.data.mix import draw
 from bigvit.data.prepare import Prepare
 from bigvit.engines.build import build_engine, outline
 from bigvit.engines.engine import Engine
-from bigvit.layers.stochastic_depth import Dropped, Factors, Order
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Layout, Recipe, Run, sides
 from bigvit.rehearse.pieces import Piece
@@ -48,7 +44,9 @@ class Part:
     memory: int = 0  # bytes that this took at most
 
 
-def rehearse(recipe: Recipe, layout: Layout, run: Run, rank: int, per_node: int, fully: bool) -> Part:
+def rehearse(
+    recipe: Recipe, layout: Layout, run: Run, rank: int, per_node: int, fully: bool
+) -> Part:
     """Build a rank's engine, and do an update if it is to be done `fully`."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(layout.world)}
     os.environ |= {"LOCAL_RANK": str(rank % per_node), "LOCAL_SIZE": str(per_node)}
@@ -76,7 +74,10 @@ def rehearse(recipe: Recipe, layout: Layout, run: Run, rank: int, per_node: int,
             rank,
             frozenset(Piece(s.name, s.kind, s.shape, s.start, s.stop, s.writer) for s in slices),
             {(s.name, s.kind): DTYPES[s.dtype] for s in slices},
-            {kind: sum(s.view.nbytes for s in slices if s.kind == kind) for kind in {s.kind for s in slices}},
+            {
+                kind: sum(s.view.nbytes for s in slices if s.kind == kind)
+                for kind in {s.kind for s in slices}
+            },
             memory.held(),
         )
         del slices
@@ -100,7 +101,9 @@ def _update(
 ) -> None:
     inner: Any = getattr(engine, "inside", None) or engine.masters  # type: ignore
     prepare = Prepare(recipe)
-    batches = [_batch(recipe, layout, engine.task, part.rank, m) for m in range(layout.accumulation)]
+    batches = [
+        _batch(recipe, layout, engine.task, part.rank, m) for m in range(layout.accumulation)
+    ]
     stepping: list[int] = []
     cut = run.engine == "deepspeed" and any(hasattr(p, "ds_id") for p in engine.task.parameters())
     try:

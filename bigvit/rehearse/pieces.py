@@ -116,5 +116,7 @@ class Pieces:
         for name, shape in self.shapes.items():
             rows = -(-shape[0] // shards)
             width = self.sizes[name] // shape[0]
-            start, stop = (min(at * rows, shape[0]) * width for at in (rank % shards, rank % shards + 1))
+            start, stop = (
+                min(at * rows, shape[0]) * width for at in (rank % shards, rank % shards + 1)
+            )
             yield name, start, stop, rank < shards

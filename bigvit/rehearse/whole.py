@@ -118,7 +118,9 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
     batch, spans = recipe.batch_size, list[tuple[int, int]]()
     for each in range(layout.world):
         spans += [layout.span(each, micro) for micro in range(layout.accumulation)]
-    _, slots, _ = Sampler(recipe.data.train_images, recipe.data.repeats, batch, recipe.seed).batch(0)
+    _, slots, _ = Sampler(recipe.data.train_images, recipe.data.repeats, batch, recipe.seed).batch(
+        0
+    )
     taken = np.sort(np.concatenate([slots[start:stop] for start, stop in spans]))
     whole = np.array_equal(taken, np.sort(slots)) and len(taken) == batch
     groups = all(start % size == 0 for size in recipe.groups.values() for start, _ in spans)
@@ -136,14 +138,17 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
         own, mine = task.draws(0, span), draw(recipe.data, recipe.seed, 0, span)
         same &= _alike(tree_leaves(mixed), tree_leaves(mine), start, stop)
         same &= _alike(tree_leaves(every.objectives), tree_leaves(own.objectives), start, stop)
-        for one, other in zip(_kept(recipe, every.model, batch), _kept(recipe, own.model, stop - start), strict=True):
+        for one, other in zip(
+            _kept(recipe, every.model, batch), _kept(recipe, own.model, stop - start), strict=True
+        ):
             same &= torch.equal(one[start:stop], other)
     yield (
         f"what rank {rank} draws for a batch is its part of what all draw",
-        ("" if same else "no: ") + "dropped samples, mixing and the objectives' draws of both, compared",
+        ("" if same else "no: ")
+        + "dropped samples, mixing and the objectives' draws of both, compared",
     )
     if recipe.data.tested:
-        images = recipe.data.test_images or 50_000
+        images = getattr(recipe.data, "test_images", None) or 50_000
         places = (
             place.id
             for each in range(layout.world)
@@ -160,7 +165,8 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
 
 def _alike(whole: Sequence[Any], part: Sequence[Any], start: int, stop: int) -> bool:
     return len(whole) == len(part) and all(
-        torch.equal(one[start:stop], other) for one, other in zip(whole, part, strict=True)
+        torch.equal(one[start:stop], other)
+        for one, other in zip(whole, part, strict=True)
         if isinstance(one, Tensor)
     )
 
@@ -175,9 +181,7 @@ def _kept(recipe: Recipe, drawn: Dropped, batch: int) -> Iterator[Tensor]:
             yield each
 
 
-def _parts(
-    recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int
-) -> list[Part]:
+def _parts(recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int) -> list[Part]:
     """The rank's part, and the slices of some others: the first, one amid them, the last."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -224,9 +228,7 @@ def _compare_pieces(found: Findings, pieces: Pieces, parts: Sequence[Part]) -> N
     )
 
 
-def _compare_bytes(
-    found: Findings, said: States, own: Part, short: Layout, layout: Layout
-) -> None:
+def _compare_bytes(found: Findings, said: States, own: Part, short: Layout, layout: Layout) -> None:
     if own.sent is None:
         found.not_proved.append(f"the state's bytes: no update could be done here ({own.update})")
         return
@@ -261,6 +263,7 @@ def _compare_traffic(
     found.say(
         not differing,
         f"an update of {layout.accumulation} micro-batches sends {sum(counted.values()) / 1e9:.3f} GB",
-        "; ".join(differing) or "collectives of one update, counted by kind and ranks, as predicted",
+        "; ".join(differing)
+        or "collectives of one update, counted by kind and ranks, as predicted",
     )
     return predicted, counted
