@@ -21,7 +21,7 @@ from bigvit.engines.engine import Engine
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Layout, Recipe, Run, sides
 from bigvit.rehearse.pieces import Piece
-from bigvit.rehearse.pretend import Memory, Pretend
+from bigvit.rehearse.pretend import Pretend, forget, held
 from bigvit.task import Task
 
 ONCE_MORE = 2  # updates before the one that counts: ZeRO-3 knows its order after them
@@ -52,11 +52,6 @@ def rehearse(
     os.environ |= {"LOCAL_RANK": str(rank % per_node), "LOCAL_SIZE": str(per_node)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     began = time.perf_counter()
-    if run.engine == "deepspeed":
-        from bigvit.engines.deepspeed import inside
-
-        inside.prepare()
-        inside.pretend()
     if run.engine != "single":
         store: Any = FakeStore()
         dist.init_process_group("fake", rank=rank, world_size=layout.world, store=store)
@@ -64,7 +59,8 @@ def rehearse(
     ranks = Ranks(rank, layout.world, here, None, hosts=("",) * layout.world)
     whole = outline(recipe)
     shapes = {name: t.shape for name, t in (*whole.named_parameters(), *whole.named_buffers())}
-    memory, mode = Memory(), Pretend()
+    mode = Pretend()
+    forget()
     with mode:
         engine = build_engine(
             recipe, run, layout, ranks, lambda name: torch.empty(shapes[name], device=here)
@@ -78,13 +74,13 @@ def rehearse(
                 kind: sum(s.view.nbytes for s in slices if s.kind == kind)
                 for kind in {s.kind for s in slices}
             },
-            memory.held(),
+            held(),
         )
         del slices
         part.seconds = {"build": time.perf_counter() - began}
         if fully:
             began = time.perf_counter()
-            _update(recipe, layout, run, engine, mode, memory, part)
+            _update(recipe, layout, run, engine, mode, part)
             part.seconds["update"] = time.perf_counter() - began
     part.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return part
@@ -96,7 +92,6 @@ def _update(
     run: Run,
     engine: Engine,
     mode: Pretend,
-    memory: Memory,
     part: Part,
 ) -> None:
     inner: Any = getattr(engine, "inside", None) or engine.masters  # type: ignore
@@ -110,13 +105,13 @@ def _update(
         for _ in range(ONCE_MORE if cut else 0):
             engine.update(prepare.later(batches), 0.0)
         mode.sent.clear()
-        inner.optimizer.register_step_pre_hook(lambda *_: stepping.append(memory.held()))
+        inner.optimizer.register_step_pre_hook(lambda *_: stepping.append(held()))
         engine.update(prepare.later(batches), 0.0)
     except RuntimeError as error:  # of what cannot be done without other ranks, or memory
         part.update = str(error).strip().splitlines()[0]
         return
     part.sent = {key: size for key, size in mode.sent.items() if key[1] > 1}
-    part.stepping, part.between = max(stepping), memory.held()
+    part.stepping, part.between = max(stepping), held()
 
 
 def _batch(recipe: Recipe, layout: Layout, task: Task, rank: int, micro: int) -> Batch:

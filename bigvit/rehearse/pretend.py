@@ -97,23 +97,19 @@ def _there(tensors: Iterable[Tensor]) -> bool:
     )
 
 
-class Memory:
-    """Bytes of tensors that were made since then, each memory once."""
+def forget() -> None:
+    """Take what is there already for no concern of `held`, which is slow otherwise."""
+    gc.collect()
+    gc.freeze()
 
-    def __init__(self) -> None:
-        gc.collect()
-        self.before = self._storages()  # held, so that no other takes its place
 
-    def _storages(self) -> dict[int, Any]:
-        found: dict[int, Any] = {}
-        for each in gc.get_objects():
-            if issubclass(type(each), Tensor) and each.device.type == "cpu":
-                local: Tensor = getattr(each, "_local_tensor", each)
-                memory = local.untyped_storage()
-                found[memory._cdata] = memory
-        return found
-
-    def held(self) -> int:
-        """Bytes that are there now, or would be."""
-        gc.collect()
-        return sum(m.nbytes() for at, m in self._storages().items() if at not in self.before)
+def held() -> int:
+    """Bytes of all tensors that were made since `forget`, each memory once."""
+    gc.collect()
+    found: dict[int, int] = {}
+    for each in gc.get_objects():
+        if issubclass(type(each), Tensor) and each.device.type == "cpu":
+            local: Tensor = getattr(each, "_local_tensor", each)
+            memory = local.untyped_storage()
+            found[memory._cdata] = memory.nbytes()
+    return sum(found.values())

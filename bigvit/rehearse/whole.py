@@ -182,13 +182,18 @@ def _kept(recipe: Recipe, drawn: Dropped, batch: int) -> Iterator[Tensor]:
 
 
 def _parts(recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int) -> list[Part]:
-    """The rank's part, and the slices of some others: the first, one amid them, the last."""
+    """The rank's part, and the slices of the first and the last."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import_module(ENGINES[run.engine])  # once, before they are forked
+    if run.engine == "deepspeed":
+        from bigvit.engines.deepspeed import inside
+
+        inside.prepare()
+        inside.pretend()
     context, waiting = get_context("fork"), list[tuple[Any, Connection]]()
     sys.stdout.flush()
-    for each in sorted({rank, 0, layout.world // 2, layout.world - 1}, key=lambda r: r != rank):
+    for each in sorted({rank, 0, layout.world - 1}, key=lambda r: r != rank):
         ours, theirs = context.Pipe(duplex=False)
         given = recipe, layout, run, each, per_node, each == rank
         process = context.Process(target=_send, args=(theirs, given), daemon=True)

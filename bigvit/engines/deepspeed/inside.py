@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal
 
 import deepspeed
@@ -77,6 +78,7 @@ def pretend() -> None:
     ):
         assert hasattr(module, name), f"another DeepSpeed: {module.__name__} has no {name}"
         setattr(module, name, lambda _: None)
+    import_module("deepspeed.runtime.zero.muon.muon_optimizer")  # slow, and else once a rank
 
 
 def initialize(task: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
