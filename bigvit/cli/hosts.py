@@ -29,6 +29,8 @@ def add(add: Add) -> None:
     command.add_argument("--hostfile", type=Path, help="as DeepSpeed's (default: this machine)")
     add_data_root(command)
     command.add_argument("--run-dir", type=Path, help="run folder that is meant to be used")
+    text = "compare the run in --run-dir with what `bigvit rehearse` found, and do nothing else"
+    command.add_argument("--certificate", type=Path, metavar="FILE", help=text)
     command.add_argument("--ssh-port", number=Port, help="as DeepSpeed's --ssh_port")
     command.add_argument("--master-addr", help="as DeepSpeed's --master_addr")
     command.add_argument("--master-port", number=Port, default=29500, help="as DeepSpeed's (29500)")
@@ -77,6 +79,6 @@ def _env(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from bigvit.cli.doctor import examine
+    from bigvit.cli.doctor import compare_with_rehearsal, examine
 
-    return examine(options)
+    return examine(options) if options.certificate is None else compare_with_rehearsal(options)

@@ -72,7 +72,7 @@ def test_the_source_is_read() -> None:
 ROOMS = (
     *("ds_configs", "recipe", "keyed_random", "ranks", "layers", "models", "data", "objectives"),
     *("task", "optim", "engines", "plan", "checkpoint", "evaluate", "export", "visualize"),
-    *("training", "train", "hosts", "cli"),
+    *("training", "train", "rehearse", "hosts", "cli"),
 )
 """From below upwards: a room imports what stands before it."""
 
@@ -156,6 +156,7 @@ def test_what_is_checked_before_torch_does_not_import_it() -> None:
         "training/start.py",
         "data/check.py",
         "engines/check.py",
+        "rehearse/certificate.py",
         "engines/deepspeed/config.py",
         *below("recipe", "recipes", "ds_configs"),
         *(name for name in below("plan") if name != "plan/measure.py"),  # which measures a device
