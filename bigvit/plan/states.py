@@ -179,9 +179,10 @@ class Held:
         else:
             gradients = wide * trained + (kept if zero["overlap_comm"] else 0)
         largest_one = max(w.size for w in self.trained)
-        host = 0
+        host = standing = 0
         if offload:
-            buckets += kind * largest_one
+            standing = kind * largest_one
+            buckets += standing
             host = (WIDE + kind) * updated + kind * largest_one + (touched if again else 0)
         return self.of(
             kind * (frozen + sum(shares) * world),
@@ -191,10 +192,10 @@ class Held:
             offload,
             gradients=gradients,
             buckets=buckets,
-            stepping=kept + (0 if compact or offload else WIDE * largest),
+            stepping=kept + standing + (0 if compact or offload else WIDE * largest),
             temporary=(0 if compact or offload or kind == WIDE else kind * largest)
             + self.squares(min(largest, largest_one)),
-            standing=kind * largest_one if offload else 0,
+            standing=standing,
             host=host,
         )
 
