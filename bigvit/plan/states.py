@@ -168,6 +168,8 @@ class Held:
         bucket, gradients, buckets = min(zero["reduce_bucket_size"], trained), 0, 0
         if zero["contiguous_gradients"] or offload:
             buckets = zero["reduce_bucket_size"] * wide * (1 + zero["overlap_comm"])
+        # at stage 1 what others step still lies in them
+        left = buckets if compact and not second and world > 1 else 0
         if zero["reduce_scatter"]:
             buckets += bucket * wide  # laid end to end once more
         if gradient != wide:
@@ -192,7 +194,7 @@ class Held:
             offload,
             gradients=gradients,
             buckets=buckets,
-            stepping=kept + standing + (0 if compact or offload else WIDE * largest),
+            stepping=kept + left + standing + (0 if compact or offload else WIDE * largest),
             temporary=(0 if compact or offload or kind == WIDE else kind * largest)
             + self.squares(min(largest, largest_one)),
             standing=standing,
