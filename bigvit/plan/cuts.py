@@ -36,7 +36,7 @@ REDUCED = 2**23  # elements of one of ShardedDataParallel's buckets
 def zero_of(run: Run) -> dict[str, Any]:
     """What a DeepSpeed configuration says of memory and traffic, with DeepSpeed's defaults."""
     config = read_sharding(run.arrangement)
-    given = config.get("zero_optimization", {})
+    given: dict[str, Any] = config.get("zero_optimization", {})
     zero = {**DEFAULTS, "overlap_comm": stage_of(config) == 3, **given, "stage": stage_of(config)}
     for key in ("offload_optimizer", "offload_param"):
         zero[key] = (given.get(key) or {}).get("device", "none") != "none"

@@ -39,6 +39,7 @@ class Collective(NamedTuple):
     ranks: int  # that take part
     overlaps: bool  # can go on beside computing
     total: int  # bytes an update
+    through: int  # groups that do so at once through one node's network; 0: it stays within
 
 
 def traffic(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> tuple[Collective, ...]:
@@ -50,16 +51,18 @@ def traffic(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> tuple[Co
     if layout.world == 1:
         return ()
     sent = Sent(recipe, layout, run, per_node)
+    each: Iterator[Collective] = iter(())
     match run.engine:
         case "deepspeed":
             zero = zero_of(run)
-            each = (sent.whole, sent.flat, sent.flat, sent.pieces)[zero["stage"]](zero)
+            stage: int = zero["stage"]
+            each = (sent.whole, sent.flat, sent.flat, sent.pieces)[stage](zero)
         case "fsdp2":
             each = sent.rows()
         case "fairscale":
             each = sent.owned()
         case "single":
-            each = iter(())
+            pass
     return (*each, *sent.losses())
 
 
@@ -84,11 +87,17 @@ class Sent:
         *,
         ranks: int | None = None,
         overlaps: bool = False,
+        one_a_node: bool = False,
     ) -> Iterator[Collective]:
-        """So many of `total` bytes together, over all ranks if not said otherwise."""
+        """So many of `total` bytes together, over all ranks if not said otherwise.
+
+        Args:
+            one_a_node: whether the ranks are one of each node, and not neighbours.
+        """
         ranks = self.world if ranks is None else ranks
+        through = self.node if one_a_node else int(ranks > self.node)
         if times and ranks > 1:
-            yield Collective(kind, what, total // times, times, ranks, overlaps, total)
+            yield Collective(kind, what, total // times, times, ranks, overlaps, total, through)
 
     def losses(self) -> Iterator[Collective]:
         """Means over ranks of the losses, and of BatchNorm's statistics."""
@@ -173,7 +182,15 @@ class Sent:
             overlaps=True,
         )
         across = self.world // shards if way.within_hosts else 1
-        yield from self.of("all-reduce", "gradients", cut, count, ranks=across, overlaps=True)
+        yield from self.of(
+            "all-reduce",
+            "gradients",
+            cut,
+            count,
+            ranks=across,
+            overlaps=True,
+            one_a_node=True,
+        )
         yield from self.of("all-reduce", "norms", 4, 1, ranks=shards)
         if isinstance(self.recipe.optim, Lamb) and self.recipe.optim.weight_decay:
             yield from self.of("all-reduce", "norms", 16 * len(self.trained), 1, ranks=shards)

@@ -71,7 +71,7 @@ def _weights(
             blocks += block is not None
     for objective in objectives:
         if isinstance(objective, DRLoc):
-            for op in objective.ops(model.maps(size)):
+            for op in (op for op in objective.ops(model.maps(size)) if op.parameters):
                 found += _of(op, None, blocks + 1, modules, True)
                 modules += 1
     return Weights((*own, *found), statistics)

@@ -31,6 +31,7 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Images, Layout
 from bigvit.recipe.store import left_out, to_json
 from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
+from bigvit.training.foreseen import foreseen
 from bigvit.training.loss_guard import LossGuard, LossJumped
 from bigvit.training.profile import Profile
 from bigvit.training.progress import Place, Progress
@@ -102,7 +103,8 @@ def run(
         index,
         options.background_save,
     )
-    progress = Progress(recipe, first, folder, due, options.tracker)
+    expected = foreseen(command, layout, ranks, first.batch) if folder is not None else None
+    progress = Progress(recipe, first, folder, due, options.tracker, expected)
     progress.classes(train_set.classes)
     profile = Profile(options.profile, folder.path if folder is not None else None, progress)
     try:
