@@ -57,7 +57,7 @@ DEVICES = {
         64.0, 1638, 191.5, 23.9, 100, "AMD Instinct MI250X accelerator, data sheet", 0.60
     ),
     "mi300x-192gb": _device(
-        192.0, 5300, 1307, 163.4, 448, "AMD Instinct MI300X accelerator, data sheet", 0.50
+        192.0, 5300, 1307, 163.4, 448, "AMD Instinct MI300X accelerator, data sheet", 0.54
     ),
 }
 """By name, with the memory that it is sold with."""

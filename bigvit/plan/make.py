@@ -1,13 +1,14 @@
 """From a command line to a plan. No torch here."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 
 from bigvit.plan.calibration import HERE, measured
 from bigvit.plan.choose import Choice, Machines, choices, remedies, smallest
 from bigvit.plan.devices import Device, find_device
 from bigvit.plan.report import Plan, images_per_core_second
-from bigvit.recipe import Command, Recipe, Run
+from bigvit.recipe import Command, Recipe, Run, batch_layout
 from bigvit.recipe.parse import parse
 
 USUAL = "h100-80gb"
@@ -17,7 +18,7 @@ CHOSEN = ("engine", "sharding", "micro_batch", "checkpoint_activations")
 
 def make_plan(
     words: Sequence[str],
-    gpus: int,
+    gpus: int | None,
     per_node: int | None,
     device: str | None,
     network: float,
@@ -27,7 +28,7 @@ def make_plan(
 
     Args:
         words: a recipe and overrides, as in training.
-        gpus: devices in all.
+        gpus: devices in all; None: eight, or as many as the batch divides over.
         per_node: of a node; None: eight, or all where there are fewer.
         device: its name; None: the usual one.
         network: of a node, Gb/s.
@@ -37,6 +38,8 @@ def make_plan(
         ValueError: says what was given, what is allowed and what to do.
     """
     command = parse(words)
+    if gpus is None:
+        gpus = _usual(command.recipe)
     node = min(8, gpus) if per_node is None else per_node
     if gpus % node:
         raise ValueError(
@@ -65,6 +68,15 @@ def make_plan(
         found.measured,
         per_gpu_hour,
     )
+
+
+def _usual(recipe: Recipe) -> int:
+    """At most a node of devices, over which the batch divides."""
+    for gpus in range(8, 1, -1):
+        with suppress(ValueError):
+            batch_layout(recipe, gpus, None)
+            return gpus
+    return 1
 
 
 def _device(name: str) -> tuple[Device, float | None]:

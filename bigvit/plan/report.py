@@ -109,10 +109,10 @@ def lines(plan: Plan) -> Iterator[str]:
     if machines.nodes > 1:
         where += f" on {machines.nodes} nodes of {machines.per_node}"
     yield f"{plan.name} on {where}{network}: modelled{_basis(plan)}"
-    skipped = f", {done / 1e9:.4g} executed" if done < 5.99 * macs.dense else ""
+    skipped = f", {_flops(done)} executed" if done < 5.99 * macs.dense else ""
     yield (
         f"model: {recipe.model.parameters(recipe.data.image_size):,} parameters; "
-        f"{6 * macs.dense / 1e9:.4g} GFLOPs an image, forward and backward{skipped}"
+        f"{_flops(6 * macs.dense)} an image, forward and backward{skipped}"
     )
 
 
@@ -277,6 +277,11 @@ def _use(plan: Plan, choice: Choice) -> float:
 def _stall(choice: Choice) -> float:
     """Seconds of a copy of a rank's part to the host."""
     return choice.saved / choice.machines.gpus / TO_HOST
+
+
+def _flops(number: float) -> str:
+    unit, name = (1e12, "T") if number >= 1e12 else (1e9, "G") if number >= 1e9 else (1e6, "M")
+    return f"{number / unit:.4g} {name}FLOPs"
 
 
 def _time(seconds: float) -> str:
