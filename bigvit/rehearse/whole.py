@@ -190,7 +190,6 @@ def _parts(recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int) -
         from bigvit.engines.deepspeed import inside
 
         inside.prepare()
-        inside.pretend()
     context, waiting = get_context("fork"), list[tuple[Any, Connection]]()
     sys.stdout.flush()
     for each in sorted({rank, 0, layout.world - 1}, key=lambda r: r != rank):

@@ -53,6 +53,7 @@ def prepare() -> None:
     old = r"`torch\.distributed\.\w+` is deprecated"
     warnings.filterwarnings("ignore", message=old, category=FutureWarning)
     _build_no_ops()
+    import_module("deepspeed.runtime.zero.muon.muon_optimizer")  # it does so later, and it is slow
 
 
 def _build_no_ops() -> None:
@@ -78,7 +79,6 @@ def pretend() -> None:
     ):
         assert hasattr(module, name), f"another DeepSpeed: {module.__name__} has no {name}"
         setattr(module, name, lambda _: None)
-    import_module("deepspeed.runtime.zero.muon.muon_optimizer")  # slow, and else once a rank
 
 
 def initialize(task: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
