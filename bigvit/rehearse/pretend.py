@@ -45,6 +45,8 @@ class Pretend(FakeTensorMode):
     tensor, are there, as code goes by them. What the host reads of a tensor that is not there is 1,
     and no comparison is true: so a norm is finite, and nothing has overflowed."""
 
+    avoid_device_init = True  # torch looks for devices otherwise, at every operation
+
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.fake_tensor_converter = _Forgetful(copy_data=False)

@@ -21,6 +21,7 @@ from bigvit.data.loader import test_places
 from bigvit.data.mix import draw
 from bigvit.data.sampler import Sampler
 from bigvit.engines.build import outline
+from bigvit.engines.deepspeed.config import read_sharding, stage_of
 from bigvit.layers.stochastic_depth import Dropped, Kept, drops
 from bigvit.plan.states import States, states
 from bigvit.plan.traffic import traffic
@@ -30,6 +31,7 @@ from bigvit.rehearse.part import Part, rehearse
 from bigvit.rehearse.pieces import Pieces
 
 MICRO = 2  # micro-batches of the update: what follows is like the second
+BLOCKS = 2  # of a model that ZeRO-3 updates: each of its weights is cut anew for every rank
 WITHIN = 0.01  # share by which bytes may differ from those predicted
 ENGINES = {
     "deepspeed": "bigvit.engines.deepspeed.engine",
@@ -75,16 +77,18 @@ def rehearsed(
         found.say(not how.startswith("no: "), what, how)
     if command.run.compile:
         found.not_proved.append("--compile: blocks were not compiled")
-    short = Layout(layout.world, layout.micro_batch, min(MICRO, layout.accumulation))
-    shorter = replace(recipe, batch_size=short.batch_size)
     cut = time.perf_counter() - began
-    parts = _parts(shorter, short, run, per_node, rank)
+    shorter, short = _shorter(recipe, layout, run)
+    whole = replace(recipe, batch_size=short.batch_size)
+    parts, own = _parts(whole, shorter, short, run, per_node, rank)
     pieces = Pieces(recipe, layout, run, per_node)
     _compare_pieces(found, pieces, parts)
-    own = next(part for part in parts if part.rank == rank)
     said = states(shorter, short, run, per_node)
-    _compare_bytes(found, said, own, short, layout)
-    sent = _compare_traffic(found, shorter, short, run, per_node, own)
+    of = "" if shorter.model == recipe.model else f"with {BLOCKS} blocks "
+    if of:
+        found.not_proved.append(f"an update of the whole model: one of {BLOCKS} blocks was done")
+    _compare_bytes(found, said, own, of)
+    sent = _compare_traffic(found, shorter, short, run, per_node, own, of)
     dtypes = {key: kind for part in parts for key, kind in part.dtypes.items()}
     saved = rehearse_checkpoint(command, pieces, dtypes, layout.world)
     found.say(
@@ -101,7 +105,7 @@ def rehearsed(
         "counted": {
             "micro_batches": short.accumulation,
             "ranks": sorted(part.rank for part in parts),
-            "slices": own.sliced,
+            "slices": next(part.sliced for part in parts if part.rank == rank),
             "stepping": own.stepping,
             "between": own.between,
             "sent": sent[1],
@@ -181,8 +185,20 @@ def _kept(recipe: Recipe, drawn: Dropped, batch: int) -> Iterator[Tensor]:
             yield each
 
 
-def _parts(recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int) -> list[Part]:
-    """The rank's part, and the slices of the first and the last."""
+def _shorter(recipe: Recipe, layout: Layout, run: Run) -> tuple[Recipe, Layout]:
+    """What an update is done of here: few micro-batches, and of ZeRO-3 few blocks."""
+    micro, model = min(MICRO, layout.accumulation), recipe.model
+    if run.engine == "deepspeed" and stage_of(read_sharding(run.arrangement)) == 3:
+        if isinstance(depth := getattr(model, "depth", None), int) and depth > BLOCKS:
+            micro, model = 1, replace(model, **{"depth": BLOCKS})
+    short = Layout(layout.world, layout.micro_batch, micro)
+    return replace(recipe, model=model, batch_size=short.batch_size), short
+
+
+def _parts(
+    whole: Recipe, shorter: Recipe, layout: Layout, run: Run, per_node: int, rank: int
+) -> tuple[list[Part], Part]:
+    """The pieces of the rank, the first and the last; and the rank's update."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import_module(ENGINES[run.engine])  # once, before they are forked
@@ -191,10 +207,12 @@ def _parts(recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int) -
 
         inside.prepare()
     context, waiting = get_context("fork"), list[tuple[Any, Connection]]()
+    others = {0, rank, layout.world - 1} - ({rank} if shorter == whole else set())
+    jobs = [(shorter, rank, True), *((whole, each, False) for each in sorted(others))]
     sys.stdout.flush()
-    for each in sorted({rank, 0, layout.world - 1}, key=lambda r: r != rank):
+    for recipe, each, fully in jobs:
         ours, theirs = context.Pipe(duplex=False)
-        given = recipe, layout, run, each, per_node, each == rank
+        given = recipe, layout, run, each, per_node, fully
         process = context.Process(target=_send, args=(theirs, given), daemon=True)
         process.start()
         theirs.close()
@@ -209,7 +227,7 @@ def _parts(recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int) -
                 f"the rehearsal of a rank ended with code {process.exitcode}; its error is above"
             ) from None
         process.join()
-    return found
+    return found if shorter == whole else found[1:], found[0]
 
 
 def _send(connection: Connection, given: tuple[Any, ...]) -> None:
@@ -228,11 +246,11 @@ def _compare_pieces(found: Findings, pieces: Pieces, parts: Sequence[Part]) -> N
     found.say(
         not wrong,
         "the pieces of every rank tile every tensor",
-        f"{wrong}formulas compared with the engines of ranks {ranks}, for all ranks laid end to end",
+        f"{wrong}formulas, which engines of ranks {ranks} follow, for all ranks laid end to end",
     )
 
 
-def _compare_bytes(found: Findings, said: States, own: Part, short: Layout, layout: Layout) -> None:
+def _compare_bytes(found: Findings, said: States, own: Part, of: str) -> None:
     if own.sent is None:
         found.not_proved.append(f"the state's bytes: no update could be done here ({own.update})")
         return
@@ -243,13 +261,13 @@ def _compare_bytes(found: Findings, said: States, own: Part, short: Layout, layo
         # the rank that holds most is predicted; another may have less
         found.say(
             abs(predicted / held - 1) <= WITHIN,
-            f"rank {own.rank} holds {held / 1e9:.3f} GB {what}",
+            f"rank {own.rank} holds {held / 1e9:.3f} GB {of}{what}",
             f"tensors of the engine, without memory, beside {predicted / 1e9:.3f} GB predicted",
         )
 
 
 def _compare_traffic(
-    found: Findings, recipe: Recipe, layout: Layout, run: Run, per_node: int, own: Part
+    found: Findings, recipe: Recipe, layout: Layout, run: Run, per_node: int, own: Part, of: str
 ) -> tuple[dict[str, int], dict[str, int]]:
     said: Counter[tuple[str, int]] = Counter()
     for each in traffic(recipe, layout, run, per_node):
@@ -264,10 +282,10 @@ def _compare_traffic(
         for key in sorted(counted.keys() | predicted.keys())
         if counted.get(key, 0) != predicted.get(key, 0)
     ]
+    total = sum(counted.values())
     found.say(
         not differing,
-        f"an update of {layout.accumulation} micro-batches sends {sum(counted.values()) / 1e9:.3f} GB",
-        "; ".join(differing)
-        or "collectives of one update, counted by kind and ranks, as predicted",
+        f"an update {of}of {layout.accumulation} micro-batches sends {total / 1e9:.3f} GB",
+        "; ".join(differing) or "its collectives, counted by kind and ranks, are as predicted",
     )
     return predicted, counted
