@@ -139,7 +139,8 @@ def held(ranks: Ranks, folder: Path) -> None:
         optimizer = masters.optimizer if masters else engine.inside.optimizer
         optimizer.register_step_pre_hook(lambda *_, m=memory, s=seen: s.append(m.held()))
         engine.update(Prepare(tiny.lamb, ranks.device).later(batch), 1e-3)
-        found[str(way)] = max(seen), states(tiny.lamb, layout, run, ranks.world).step
+        said = states(tiny.lamb, layout, run, ranks.world)
+        found[str(way)] = max(seen), said.kept + said.stepping
     if ranks.rank == 0:  # no other has more
         (folder / "held.json").write_text(json.dumps(found))
 
