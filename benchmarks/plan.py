@@ -113,7 +113,8 @@ def cases(small: bool) -> Iterator[Case]:
         for engine, sharding in engines[::4] if small else engines:
             if "node" in sharding and world < 4:
                 continue
-            yield Case(engine, sharding, world, False, False, "fp32", "fp32")
+            if sharding != "zero3, node":  # DeepSpeed makes those groups once a process
+                yield Case(engine, sharding, world, False, False, "fp32", "fp32")
             if world == 2 and not small:
                 gradient = "bf16" if engine == "fairscale" else "fp32"
                 yield Case(engine, sharding, world, False, True, "bf16", gradient)
