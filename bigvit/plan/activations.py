@@ -55,14 +55,35 @@ class Part(NamedTuple):
         return sum(self._kept(step.op) for step in self.steps)
 
     @property
-    def working(self) -> int:
+    def repeated(self) -> int:
+        """Products of it that backward computes once more where it is recomputed: not a last layer,
+        whose result nothing behind it needs."""
+        last = self.steps[-1].op
+        return sum(op.macs for op, _ in self.steps) - (last.kind == "linear") * last.macs
+
+    @property
+    def forward(self) -> int:
+        """The most that is alive of it in forward."""
+        most, kept = 0, 0
+        for op, _ in self.steps:
+            kept += self._kept(op)
+            most = max(most, kept + self._moving(op) // 2)
+        return max(most, kept + self.read)
+
+    @property
+    def passing(self) -> int:
+        """The same where it is recomputed later."""
+        return self.read + max(self._moving(op) for op, _ in self.steps)
+
+    @property
+    def backward(self) -> int:
         """The most that is alive of it in backward, what is kept included."""
         most, kept = 0, 0
         for op, _ in self.steps:
             kept += self._kept(op)
             most = max(most, kept + self._moving(op))
-        ahead = self.read if self.skips else 0  # the gradient of what the branch returned
-        return max(most, kept + self._moving(self.steps[-1].op) + ahead)
+        returned = self.read if self.skips else 0  # the kept samples' share of the gradient
+        return max(most, kept + self._moving(self.steps[-1].op) + returned)
 
     def _kept(self, op: Op) -> int:
         if op.kind == "shared" and not self.skips:
@@ -70,7 +91,7 @@ class Part(NamedTuple):
         return self.narrow * op.kept + WIDE * op.wide
 
     def _moving(self, op: Op) -> int:
-        """Gradients of what an operation returned, and of what it read."""
+        """What an operation reads and returns; their gradients are as large."""
         size = WIDE if op.wide else self.narrow
         match op:
             case Op(kind="attention", shape=(maps, heads, _)):  # six maps of talking heads
@@ -100,7 +121,7 @@ def executed_macs(recipe: Recipe, recomputed: float = 0.0) -> Macs:
             dense += op.macs * len(part.shares)
             forward += op.macs * share
             backward += op.macs * share * gradients
-            again += op.macs * twice
+        again += part.repeated * twice
     return Macs(dense, forward, backward, again)
 
 
@@ -121,25 +142,29 @@ def kept_bytes(recipe: Recipe, micro_batch: int, recomputed: float = 0.0) -> int
 
 
 def largest_temporary(recipe: Recipe, micro_batch: int, recomputed: float = 0.0) -> int:
-    """Bytes of the activations, their gradients and a recomputed branch that are alive in backward
-    at most, beyond what is kept at its beginning. Gradients of weights are not among them.
+    """Bytes of activations, their gradients and a recomputed branch that are alive at once, at
+    most, beyond what is kept at the end of the forward pass; with the pixels of the next
+    micro-batch, which are on the device already. Gradients of weights are not among them.
 
     Args: as those of `kept_bytes`.
     """
-    before, most = 0.0, 0.0
-    all_parts = parts(recipe, recomputed)
-    for _, stage in groupby(all_parts, key=lambda part: part.steps[0].op.block):
-        branches = list(stage)
-        sizes = [(part.read, part.kept, part.working) for part in branches]
-        stream = max(read for read, _, _ in sizes)
-        for i in range(len(branches[0].shares)):
-            for part, (read, kept, working) in zip(branches, sizes, strict=True):
-                share = part.shares[i]
-                most = max(most, before + stream + share * working)
-                before += share * (read if part.again[i] else kept)
     height, width = sides(recipe.data.image_size)
-    following = recipe.model.in_chans * height * width  # pixels of the next micro-batch
-    return round(micro_batch * (most - before + following))
+    pixels = recipe.model.in_chans * height * width
+    images = 0 if recipe.precision == "fp32" else WIDE * pixels  # beside those that were cast
+    all_parts = parts(recipe, recomputed)
+    stages = [list(s) for _, s in groupby(all_parts, key=lambda part: part.steps[0].op.block)]
+    reads = [max(part.read for part in stage) for stage in stages]
+    before = most = 0.0
+    for stage, own, following in zip(stages, reads, [*reads[1:], 0], strict=True):
+        stream = max(own, following)  # what a block returns is what the next one reads
+        sizes = [(p.read, p.kept, p.passing, p.forward, p.backward) for p in stage]
+        for i in range(len(stage[0].shares)):
+            for part, (read, kept, passing, forward, backward) in zip(stage, sizes, strict=True):
+                share, again = part.shares[i], part.again[i]
+                ahead = images + share * (passing if again else forward)
+                most = max(most, before + stream + max(ahead, share * backward))
+                before += share * (read if again else kept)
+    return round(micro_batch * (most - before + pixels))
 
 
 def parts(recipe: Recipe, recomputed: float) -> list[Part]:

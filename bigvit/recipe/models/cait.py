@@ -103,9 +103,9 @@ class CaiT(OfPatches):
 
     def _block(self, tokens: int) -> Iterator[Op]:
         d, heads, attn = self.embed_dim, self.num_heads, "blocks.*.attn"
-        attending = attention_branch("blocks.*.norm1", attn, tokens, d, heads)
+        *attending, last = attention_branch("blocks.*.norm1", attn, tokens, d, heads)
         factors = self._factors("blocks.*.gamma_1", tokens)
-        yield from in_branch(0, attending, self._mixing(attn, tokens), factors)
+        yield from in_branch(0, attending, self._mixing(attn, tokens), [last], factors)
         mlp = mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim)
         yield from in_branch(1, mlp, self._factors("blocks.*.gamma_2", tokens))
 
