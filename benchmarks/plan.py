@@ -263,7 +263,7 @@ def launch(world: int, all_: list[Case], folder: Path) -> Iterator[tuple[int, Ca
     for process in processes:
         process.start()
     for _ in range(world * len(all_)):
-        yield found.get(timeout=180)
+        yield found.get(timeout=600)
     for process in processes:
         process.join(60)
 
