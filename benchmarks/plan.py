@@ -311,6 +311,9 @@ def main() -> int:
                 if len(held[case]) == world:
                     said = states(case.recipe, case.layout, case.run(folder), case.per_node)
                     rows += rows_of_states(case, said, *map(max, zip(*held[case], strict=True)))
+    from benchmarks import plan_kept  # torch: ranks are forked without it
+
+    rows += plan_kept.rows(options.small)
     return report("Predicted and held, one thread a rank", rows, options.check)
 
 
