@@ -10,7 +10,7 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import CvT, DRLoc, Recipe, ResNet, StochasticDepth, Swin, T2TViT
 
 STAGES = (2, 3)
-HALVES = {"drloc": 2, "cvt": 3}  # in the ordinary tests
+HALVES = {"drloc": 3, "cvt": 2}  # in the ordinary tests
 MICRO_BATCH = 36  # two accumulation steps on two ranks
 GROUPS = StochasticDepth(rate=0.3, group=4)
 drloc = DRLoc(
