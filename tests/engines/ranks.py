@@ -121,7 +121,7 @@ def counts(ranks: Ranks, folder: Path, ways: guards.Ways = (0, 3)) -> None:
         (folder / f"counts_{ranks.world}.json").write_text(json.dumps(found))
 
 
-def held(ranks: Ranks, folder: Path) -> None:
+def held_states(ranks: Ranks, folder: Path) -> None:
     """Bytes that engines hold while the optimizer steps, and what was predicted."""
     from benchmarks.plan import Memory
     from bigvit.data.loader import train_batches
@@ -141,7 +141,7 @@ def held(ranks: Ranks, folder: Path) -> None:
         engine.update(Prepare(tiny.lamb, ranks.device).later(batch), 1e-3)
         found[str(way)] = max(seen), states(tiny.lamb, layout, run, ranks.world).step
     if ranks.rank == 0:  # no other has more
-        (folder / "held.json").write_text(json.dumps(found))
+        (folder / "held_states.json").write_text(json.dumps(found))
 
 
 def agree_on_error(ranks: Ranks, folder: Path) -> None:
@@ -217,7 +217,7 @@ SCENARIOS = {
         accumulated,
         other_world,
         counts,
-        held,
+        held_states,
         agree_on_error,
         not_finite,
     )

@@ -27,7 +27,8 @@ def test_updates_are_traced_and_stay_what_they_are(
     device = Device(2**34, 1e10, {"fp32": 1e11}, 1e9, "made up", products=0.5)
     write_calibration(HERE, device, None)
     folder, layout = tmp_path / "run", tiny.cut(tiny.adamw, 1)
-    options = Run(run_dir=folder, engine="single", workers=0, profile=first, log_every=1)
+    stop = {"stop_after": tiny.UPDATES, "log_every": 1}
+    options = Run(run_dir=folder, engine="single", workers=0, profile=first, **stop)
     command = Command("tiny", tiny.adamw, options, ())
     opened = RunFolder(folder, command, 1)
     run(command, layout, plan_start(command), alone(), opened, lambda: False)
