@@ -234,7 +234,7 @@ def measured(case: Case, ranks: Any, folder: Path) -> tuple[int, int, dict[tuple
     optimizer = engine.masters.optimizer if engine_inside is None else engine_inside.optimizer
     if case.sharding == "oss":  # DistributedDataParallel calls no function that could be counted
 
-        def reduce(_: object, bucket: Any) -> Any:
+        def reduce(_, bucket):  # pyright: ignore
             work: Any = dist.all_reduce(bucket.buffer().div_(case.world), async_op=True)
             return work.get_future().then(lambda future: future.value()[0])
 

@@ -168,6 +168,8 @@ class Held:
         bucket, gradients, buckets = min(zero["reduce_bucket_size"], trained), 0, 0
         if zero["contiguous_gradients"] or offload:
             buckets = zero["reduce_bucket_size"] * wide * (1 + zero["overlap_comm"])
+        # at stage 1 what others step still lies in them
+        left = buckets if compact and not second and world > 1 else 0
         if zero["reduce_scatter"]:
             buckets += bucket * wide  # laid end to end once more
         if gradient != wide:
@@ -179,9 +181,10 @@ class Held:
         else:
             gradients = wide * trained + (kept if zero["overlap_comm"] else 0)
         largest_one = max(w.size for w in self.trained)
-        host = 0
+        host = standing = 0
         if offload:
-            buckets += kind * largest_one
+            standing = kind * largest_one
+            buckets += standing
             host = (WIDE + kind) * updated + kind * largest_one + (touched if again else 0)
         return self.of(
             kind * (frozen + sum(shares) * world),
@@ -191,10 +194,10 @@ class Held:
             offload,
             gradients=gradients,
             buckets=buckets,
-            stepping=kept + (0 if compact or offload else WIDE * largest),
+            stepping=kept + left + standing + (0 if compact or offload else WIDE * largest),
             temporary=(0 if compact or offload or kind == WIDE else kind * largest)
             + self.squares(min(largest, largest_one)),
-            standing=kind * largest_one if offload else 0,
+            standing=standing,
             host=host,
         )
 

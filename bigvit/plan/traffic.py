@@ -158,7 +158,8 @@ class Sent:
         total = self.micro * self.gradient * whole
         yield from self.of(kind, "gradients", total, times, overlaps=True)
         cut = sub_groups(self.groups, self.world, zero)
-        yield from self.of("all-reduce", "norms", 8 * len(cut), len(cut))
+        width = 4 if zero["offload_optimizer"] else 8
+        yield from self.of("all-reduce", "norms", width * len(cut), len(cut))
         yield from self.ratios(cut)
 
     def rows(self) -> Iterator[Collective]:
