@@ -235,12 +235,10 @@ def test_manifests(folder, run, capfd) -> None:
             if name == "scalars.strange key":
                 continue  # an engine's own; a later one may keep more
             says = [str(key) for key in where if type(key) is str][-1]
-            if (
-                where[:2] == ["tensors", 0]
-                and "kinds" in where
-                and what in ("missing", "an object")
-            ):
-                says = ""  # a weight is missing then
+            if "exp_avg" in name and what == "missing":
+                continue  # not read here
+            if where[0] == "tensors" and (what == "missing" or name.endswith("shape.0")):
+                says = ""  # what does not fit then is another thing
             yield Case(f"a manifest, {name} {what}", words, says, lambda body=body: write(body))
         for shape in ([10**12], [10**12, 10**12], [2] * 10_000, [-1, -1], [1.5], ["x"]):
             body = changed(whole["body"], ("tensors", 0, "shape"), shape)
