@@ -21,14 +21,16 @@ from bigvit.recipe import CaiT, ClassAttention, LayerScale, StochasticDepth
 
 
 def kept_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
-    """Bytes that autograd keeps after a forward pass, without parameters; a storage counts once."""
-    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    """Bytes that autograd keeps after a forward pass, without what the model holds anyway; a
+    storage counts once."""
+    held = (*model.parameters(), *model.buffers())
+    own = {tensor.untyped_storage().data_ptr() for tensor in held}
     kept: dict[int, int] = {}
     tensors: list[Tensor] = []  # holds them, so that no address is used twice
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
+        if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
             tensors.append(tensor)
         return tensor

@@ -80,6 +80,7 @@ RECIPE = Recipe(
         mean=(0.286, 0.286, 0.286),
         std=(0.353, 0.353, 0.353),
         test_crop_ratio=1.0,
+        decode="exact",
     ),
     objectives=(CrossEntropy(weight=1.0, smoothing=0.0),),
     optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),

@@ -1,4 +1,4 @@
-"""What needs a GPU, in at most four minutes: rows 1, 3, 4, 5, 6 and 8 of docs/performance.md.
+"""What needs a GPU, in at most four minutes: rows 1, 3, 4, 5, 6, 8 and 11 of docs/performance.md.
 
     python -m benchmarks.gpu [--small] [--check] [--seconds 240] [--rows FILE]
 
@@ -27,6 +27,7 @@ from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
 from benchmarks.engine import batch
+from benchmarks.feed import fed
 from benchmarks.measure import Row, arguments, interleaved, report
 from benchmarks.optimizer import groups, lamb
 from benchmarks.reads import waiting
@@ -250,6 +251,11 @@ def large(s: Scale) -> list[Row]:
     return [Row("H-52: images/s, peak GB", f"{s.batches[0] / took:.0f}, {peak:.1f}")]
 
 
+def feed(s: Scale) -> list[Row]:
+    """Row 11: what reaches the device from all cores, 16 at most."""
+    return fed(s.h, s.device, s.small, s.deadline)
+
+
 def reads(s: Scale) -> list[Row]:
     """Row 5: waits of the host for the device in an update that logs nothing, under ZeRO-1."""
     if importlib.util.find_spec("deepspeed") is None:
@@ -291,7 +297,15 @@ def main() -> int:
     options = arguments(__doc__ or "", seconds=SECONDS, rows="")
     s = scale(options.small, options.seconds)
     rows: list[Row] = []
-    parts: Sequence[Callable[[Scale], list[Row]]] = (use, steps, optimizers, memory, large, reads)
+    parts: Sequence[Callable[[Scale], list[Row]]] = (
+        use,
+        steps,
+        optimizers,
+        memory,
+        feed,
+        large,
+        reads,
+    )
     failed = 0
     for part in parts:
         try:

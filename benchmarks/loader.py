@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from bigvit.data.augment.three_augment import Three
 from bigvit.data.decode import Photo
 from bigvit.data.photo import Part
 from bigvit.recipe import Data
+from bigvit.recipe.check import SCALED
 from bigvit.recipe.find import find_recipe
 
 SIZES = (50_000, 110_000)  # bytes of a file
@@ -122,6 +124,10 @@ def beside(side: int, small: bool) -> list[Row]:
             "timm": partial(theirs, timms, contents),
             "torchvision": partial(theirs, torchvisions(side), contents),
         }
+        if side <= SCALED:
+            runs["ours, scaled, rest on the device"] = partial(
+                ours, replace(data, decode="scaled"), True, contents
+            )
         seconds = interleaved(
             {name: partial(each, one, count) for name, one in runs.items()}, rounds
         )
@@ -138,6 +144,32 @@ def beside(side: int, small: bool) -> list[Row]:
         for name, took in seconds.items():
             rows.append(Row(f"{label}: images/s, {name}", f"{count / float(np.median(took)):.0f}"))
     return rows
+
+
+def scaled(side: int, small: bool) -> list[Row]:
+    """What scaled decoding changes of photographs, as they are."""
+    from skimage import data as photographs
+    from sklearn.datasets import load_sample_images
+
+    recipe = find_recipe("deit3_h14_in1k_126")[1]
+    data = replace(recipe.data, image_size=side, decode="scaled")
+    named = ("astronaut", "coffee", "chelsea", "rocket")
+    arrays = [getattr(photographs, name)() for name in named] + load_sample_images().images
+    contents = [packed(Image.fromarray(pixels), 90) for pixels in arrays]
+    differences = list[Any]()
+    draws = range(1 if small else 100)
+    for i, content in product(draws, contents):
+        image = Photo(content, "")
+        crop: Any = augment.draw(data, 0, 0, i, image.size).crop
+        if crop.part(image.size).shrink > 1:
+            pair = [np.asarray(each.apply(image)) for each in (crop, crop._replace(scaled=False))]
+            differences.append(np.abs(pair[0].astype(int) - pair[1]))
+    label, count = f"{side} px: scaled decoding", len(draws) * len(contents)
+    mean, largest = np.mean(differences), np.max(differences)
+    return [
+        Row(f"{label}, share of the crops", f"{len(differences) / count:.2f}"),
+        Row(f"{label}, of these mean and largest difference of 255", f"{mean:.2f}, {largest}"),
+    ]
 
 
 def steps(side: int, small: bool) -> list[Row]:
@@ -185,6 +217,7 @@ def main() -> int:
     if reason := photo.without():
         print(reason)
     rows = [row for side in GOALS for row in beside(side, chosen.small)]
+    rows += scaled(126, chosen.small)
     rows += [row for side in GOALS for row in steps(side, chosen.small)]
     return report("Training images from JPEGs, one core", rows, chosen.check)
 

@@ -91,6 +91,10 @@ def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
             "--augment-on device: this recipe has no 3-Augment, or erases after it, which data "
             "workers do; leave it out"
         )
+    if run.profile is not None and run.profile > recipe.updates:
+        raise ValueError(
+            f"--profile {run.profile}: the training has {recipe.updates} updates; name one of them"
+        )
     layout = batch_layout(recipe, world, run.micro_batch)
     engines.check(recipe, layout, run)
     check_data(recipe.data, run)

@@ -52,6 +52,7 @@ IMAGES = Images(
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
     test_crop_ratio=1.0,  # section 3.7.2.3
+    decode="exact",
 )
 
 

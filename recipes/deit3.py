@@ -109,6 +109,7 @@ def images(
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
         test_crop_ratio=1.0,  # table 6.1
+        decode="exact",
     )
 
 

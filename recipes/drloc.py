@@ -137,6 +137,7 @@ def images(dataset: str) -> Images:
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
         test_crop_ratio=0.875,
+        decode="exact",
     )
 
 

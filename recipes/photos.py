@@ -48,6 +48,7 @@ photos_vit_64 = Recipe(
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
         test_crop_ratio=1.0,
+        decode="exact",
     ),
     objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
     optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NAME = "metrics.jsonl"  # in a run folder
-UPDATE, EVALUATION = "update", "evaluation"  # kinds of lines
+UPDATE, EVALUATION, PLANNED = "update", "evaluation", "planned"  # kinds of lines
 
 
 class Line(NamedTuple):
     """A line of metrics.jsonl."""
 
-    kind: str  # UPDATE, EVALUATION, or what only a later bigvit knows
+    kind: str  # UPDATE, EVALUATION, PLANNED, or what only a later bigvit knows
     time: str | None  # when it was written (UTC, ISO 8601); None: by an older bigvit
     batch: int  # global batches consumed
     update: int  # updates applied

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigvit import __version__
-from bigvit.cli import hosts, models, pictures, recipes, runs
+from bigvit.cli import hosts, models, pictures, plan, recipes, runs
 from bigvit.cli.arguments import Parser
 
 
@@ -42,6 +42,6 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    for subject in (recipes, runs, hosts, models, pictures):
+    for subject in (recipes, plan, runs, hosts, models, pictures):
         subject.add(add)
     return parser

@@ -62,7 +62,12 @@ class Parser(argparse.ArgumentParser):
         """
         if list(args[:1]) != ["launch"]:  # whose words are deepspeed's, and looked at there
             check_words(args)
-        return super().parse_args(args)
+        options, rest = super().parse_known_args(args)
+        if "overrides" in options:
+            options.overrides = rest
+        elif rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return options
 
 
 def add_run_or_one(command: argparse.ArgumentParser) -> None:

@@ -225,6 +225,7 @@ def _print_table(facts: Mapping[str, Facts], met: Mapping[str, Met]) -> None:
             "memory": size(own.memory),
             "/dev/shm": "-" if own.shared is None else size(own.shared),
             "run folder": size(own.disk),
+            "JPEGs": "by Pillow" if own.slow else "extension",
             "address": _named(own.address, own),
             "to 1st": _named(met[host].by if host in met else "", own),
         }
@@ -254,6 +255,8 @@ def _print_sameness(facts: Mapping[str, Facts]) -> None:
     print(f"{word}     {', '.join(same)}")
     if first.recipe and all(own.recipe == first.recipe for own in every):
         print(f"{word}     recipe, digest {first.recipe}")
+    if all(own.slow for own in every):
+        print(f"note     {first.slow}")
     for split, text in (first.data or {}).items():
         if all((own.data or {}).get(split) == text for own in every):
             print(f"{word}     {split} data, {text}")

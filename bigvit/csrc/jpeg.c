@@ -162,7 +162,7 @@ static int ends(const struct jpeg_decompress_struct *jpeg) {
 }
 
 enum verdict jpeg_resized(
-    const uint8_t *content, size_t length, const int box[4], const struct line *across,
+    const uint8_t *content, size_t length, int shrink, const int box[4], const struct line *across,
     const struct line *down, int down_first, pixel *out) {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_source_mgr source = {0};
@@ -185,13 +185,14 @@ enum verdict jpeg_resized(
     source.next_input_byte = content;
     source.bytes_in_buffer = length;
     jpeg.src = &source;
-    if (jpeg_read_header(&jpeg, TRUE) != JPEG_HEADER_OK || !usual(&jpeg)
-        || box[0] + box[2] > (int)jpeg.image_width || box[1] + box[3] > (int)jpeg.image_height) {
+    if (jpeg_read_header(&jpeg, TRUE) != JPEG_HEADER_OK || !usual(&jpeg)) {
         goto done;
     }
     jpeg.out_color_space = JCS_EXT_RGBX;
+    jpeg.scale_num = 1, jpeg.scale_denom = shrink;
     jpeg_start_decompress(&jpeg);
-    if (!complete(&jpeg)) {
+    if (!complete(&jpeg) || box[0] + box[2] > (int)jpeg.output_width
+        || box[1] + box[3] > (int)jpeg.output_height) {
         goto done;
     }
 

@@ -5,6 +5,8 @@
 
 #include "pixels.h"
 
+#include <math.h>
+
 /* An image's sides, if a buffer holds one of them. */
 static int is_image(const Py_buffer *buffer, int width, int height) {
     if (width > 0 && height > 0 && buffer->len == (Py_ssize_t)width * height * 4) {
@@ -35,12 +37,12 @@ static PyObject *py_size(PyObject *module, PyObject *arguments) {
 
 static PyObject *py_resized(PyObject *module, PyObject *arguments) {
     Py_buffer content, out;
-    int box[4], width, height, window[4], bicubic, down_first;
+    int shrink, box[4], width, height, window[4], bicubic, down_first;
     (void)module;
     if (!PyArg_ParseTuple(
-            arguments, "y*(iiii)(ii)(iiii)ppw*", &content, &box[0], &box[1], &box[2], &box[3],
-            &width, &height, &window[0], &window[1], &window[2], &window[3], &bicubic, &down_first,
-            &out)) {
+            arguments, "y*i(iiii)(ii)(iiii)ppw*", &content, &shrink, &box[0], &box[1], &box[2],
+            &box[3], &width, &height, &window[0], &window[1], &window[2], &window[3], &bicubic,
+            &down_first, &out)) {
         return NULL;
     }
     struct line across = {0}, down = {0};
@@ -49,12 +51,25 @@ static PyObject *py_resized(PyObject *module, PyObject *arguments) {
         && window[1] >= 0 && window[2] <= width && window[3] <= height;
     if (!good) {
         PyErr_SetString(PyExc_ValueError, "the box or the window lies outside");
+    } else if (shrink != 1 && shrink != 2 && shrink != 4 && shrink != 8) {
+        PyErr_Format(PyExc_ValueError, "nothing is decoded %d times smaller", shrink);
     } else if (is_image(&out, window[2] - window[0], window[3] - window[1])) {
         Py_BEGIN_ALLOW_THREADS
-        if (line_make(&across, box[2], width, window[0], window[2], bicubic) == FINE
-            && line_make(&down, box[3], height, window[1], window[3], bicubic) == FINE) {
+        int outer[4]; /* whole pixels of the smaller image */
+        double start[2], stop[2];
+        for (int i = 0; i < 2; i++) {
+            double first = (double)box[i] / shrink, last = first + (double)box[i + 2] / shrink;
+            outer[i] = (int)first, outer[i + 2] = (int)ceil(last) - outer[i];
+            start[i] = first - outer[i], stop[i] = last - outer[i];
+        }
+        if (line_make(
+                &across, outer[2], start[0], stop[0], width, window[0], window[2], bicubic)
+                == FINE
+            && line_make(
+                   &down, outer[3], start[1], stop[1], height, window[1], window[3], bicubic)
+                == FINE) {
             verdict = jpeg_resized(
-                content.buf, content.len, box, &across, &down, down_first, out.buf);
+                content.buf, content.len, shrink, outer, &across, &down, down_first, out.buf);
         }
         line_free(&across);
         line_free(&down);

@@ -35,7 +35,10 @@ struct line {
 
 #define TAPS 4
 
-enum verdict line_make(struct line *line, int inputs, int outputs, int first, int last, int bicubic);
+/* Outputs are spread over the inputs from `start` to `stop`, which may be within a pixel. */
+enum verdict line_make(
+    struct line *line, int inputs, double start, double stop, int outputs, int first, int last,
+    int bicubic);
 void line_free(struct line *line);
 
 /* The first input that a line needs, and the one after the last. */
@@ -56,11 +59,11 @@ void do_plainly(int yes);
 /* Size of a JPEG whose header is nothing out of the ordinary. */
 enum verdict jpeg_size(const uint8_t *content, size_t length, int *width, int *height);
 
-/* Decode what lies in a box (left, top, width, height) of a JPEG, resize it by two lines, one after
- * the other, and write the pixels that they want. UNUSUAL: whatever Pillow might see otherwise;
+/* Decode a JPEG 1, 2, 4 or 8 times smaller, of it what lies in a box (left, top, width, height),
+ * resize that by two lines, one after the other, and write the pixels that they want. UNUSUAL: whatever Pillow might see otherwise;
  * nothing is said of `out` then. */
 enum verdict jpeg_resized(
-    const uint8_t *content, size_t length, const int box[4], const struct line *across,
+    const uint8_t *content, size_t length, int shrink, const int box[4], const struct line *across,
     const struct line *down, int down_first, pixel *out);
 
 enum verdict blur(pixel *image, int width, int height, float sigma);

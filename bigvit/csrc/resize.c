@@ -32,8 +32,9 @@ static double triangle(double x) {
 }
 
 enum verdict line_make(
-    struct line *line, int inputs, int outputs, int first, int last, int bicubic) {
-    double scale = (double)inputs / outputs;
+    struct line *line, int inputs, double start, double stop, int outputs, int first, int last,
+    int bicubic) {
+    double scale = (stop - start) / outputs;
     double shrink = scale < 1.0 ? 1.0 : scale, inverse = 1.0 / shrink;
     double support = (bicubic ? 2.0 : 1.0) * shrink;
     int most = (int)ceil(support) * 2 + 1, wanted = last - first;
@@ -51,23 +52,23 @@ enum verdict line_make(
         return NO_MEMORY;
     }
     for (int i = 0; i < wanted; i++) {
-        double centre = (first + i + 0.5) * scale, sum = 0.0;
-        int start = (int)(centre - support + 0.5), stop = (int)(centre + support + 0.5);
-        start = start < 0 ? 0 : start;
-        stop = stop > inputs ? inputs : stop;
-        for (int j = start; j < stop; j++) {
+        double centre = start + (first + i + 0.5) * scale, sum = 0.0;
+        int from = (int)(centre - support + 0.5), to = (int)(centre + support + 0.5);
+        from = from < 0 ? 0 : from;
+        to = to > inputs ? inputs : to;
+        for (int j = from; j < to; j++) {
             double at = (j - centre + 0.5) * inverse;
-            sum += exact[j - start] = bicubic ? cubic(at) : triangle(at);
+            sum += exact[j - from] = bicubic ? cubic(at) : triangle(at);
         }
-        for (int j = 0; j < stop - start; j++) {
+        for (int j = 0; j < to - from; j++) {
             double weight = (sum != 0.0 ? exact[j] / sum : exact[j]) * (1 << BITS);
             int rounded = (int)(weight + (weight < 0 ? -0.5 : 0.5));
             line->high[(size_t)i * line->taps + j] = rounded >> LOW;
             line->low[(size_t)i * line->taps + j] = rounded & ((1 << LOW) - 1);
         }
-        line->starts[i] = start;
-        line->counts[i] = stop - start;
-        int steps = (stop - start + TAPS - 1) / TAPS;
+        line->starts[i] = from;
+        line->counts[i] = to - from;
+        int steps = (to - from + TAPS - 1) / TAPS;
         line->steps = steps > line->steps ? steps : line->steps;
     }
     free(exact);

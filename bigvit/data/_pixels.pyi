@@ -3,6 +3,7 @@ from typing import Any
 def size(content: bytes, /) -> tuple[int, int] | None: ...
 def resized(
     content: bytes,
+    shrink: int,
     box: tuple[int, int, int, int],
     size: tuple[int, int],
     window: tuple[int, int, int, int],

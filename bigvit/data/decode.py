@@ -90,13 +90,20 @@ class Photo:
             self.size = opened.size
             self._in_parts = (opened.format, opened.mode) in (("JPEG", "RGB"), ("JPEG", "L"))
 
-    def image(self) -> Image.Image:
-        """All of it, mode RGB.
+    def image(self, shrink: int = 1) -> Image.Image:
+        """All of it, mode RGB; a JPEG as many times smaller, rounded up.
 
         Raises:
             BadImage: it is cut off or damaged.
         """
-        return self._judged(lambda: (self._opened or self._open()).convert("RGB"))
+
+        def read() -> Image.Image:
+            opened, self._opened = self._opened or self._open(), None
+            if shrink > 1 and opened.format == "JPEG":
+                opened.draft(opened.mode, (self.size[0] // shrink, self.size[1] // shrink))
+            return opened.convert("RGB")
+
+        return self._judged(read)
 
     def part(self, part: Part) -> NDArray[np.uint8] | None:
         """A part (H, W, 4), if it can be had by itself."""

@@ -24,12 +24,19 @@ DOWN_FIRST = int(PIL.__version__.partition(".")[0]) >= 13  # resizes tall images
 
 
 class Part(NamedTuple):
-    """A window of a box of an image, once the box is resized. All in pixels."""
+    """A window of a box of an image, once the box is resized. All in pixels, of the whole image."""
 
     box: tuple[int, int, int, int]  # left, top, width, height
     size: tuple[int, int]  # width, height of the resized box
     window: tuple[int, int, int, int]  # left, top, right, bottom
     interpolation: Interpolation
+    shrink: int = 1  # how many times smaller a JPEG is decoded first: 1, 2, 4 or 8
+
+    def shrunk(self) -> "Part":
+        """The same of a JPEG that is decoded as small as leaves no less than the resized box."""
+        (across, down), (width, height) = self.box[2:], self.size
+        most = min(across // width, down // height)
+        return self._replace(shrink=max(by for by in (1, 2, 4, 8) if by == 1 or by <= most))
 
 
 @cache
@@ -68,26 +75,35 @@ def _part_of(pixels: ModuleType, content: bytes, part: Part) -> NDArray[np.uint8
     (width, height), (left, top, right, bottom) = part.size, part.window
     if width * height > WHOLE:
         return None
-    across, down = part.box[2:]
+    x, y, across, down = part.box
+    if (by := part.shrink) > 1:
+        across, down = -(-(x + across) // by) - x // by, -(-(y + down) // by) - y // by
     down_first = DOWN_FIRST and down > height and down - height > 2 * (across - width)
     out = np.empty((bottom - top, right - left, 4), np.uint8)
     bicubic = part.interpolation == "bicubic"
-    made = pixels.resized(content, *part[:3], bicubic, down_first, out)
+    made = pixels.resized(content, part.shrink, *part[:3], bicubic, down_first, out)
     return out if made else None
 
 
 def _agrees(pixels: ModuleType) -> bool:
-    """Whether it gives Pillow's pixels, of a small image cropped, resized and blurred."""
+    """Whether it gives Pillow's pixels, of a small image decoded smaller or not, cropped, resized
+    and blurred."""
     ramp = np.add.outer(np.arange(130) ** 2, 7 * np.arange(97))
     image = Image.fromarray(np.stack([ramp % 251, ramp // 9 % 256, ramp % 83 * 3], -1).astype("u1"))
     stream = io.BytesIO()
     image.save(stream, "JPEG", quality=80, subsampling=2)
-    image = Image.open(io.BytesIO(stream.getvalue())).convert("RGB")
-    for left, top, width, height in ((13, 20, 71, 33), (33, 7, 30, 121)):
-        part = Part((left, top, width, height), (16, 24), (0, 0, 16, 24), "bicubic")
+    for left, top, width, height, by in (
+        (13, 20, 71, 33, 1),
+        (33, 7, 30, 121, 1),
+        (8, 2, 80, 96, 2),
+    ):
+        box = (left, top, width, height)
+        part = Part(box, (16, 24), (0, 0, 16, 24), "bicubic", by)
         found = _part_of(pixels, stream.getvalue(), part)
-        box = (left, top, left + width, top + height)
-        wanted = image.crop(box).resize((16, 24), Image.Resampling.BICUBIC)
+        image = Image.open(io.BytesIO(stream.getvalue()))
+        image.draft(image.mode, (image.width // by, image.height // by))
+        box = (left // by, top // by, (left + width) // by, (top + height) // by)
+        wanted = image.convert("RGB").crop(box).resize((16, 24), Image.Resampling.BICUBIC)
         if found is None or not np.array_equal(found[..., :3], np.asarray(wanted)):
             return False
         pixels.blur(found, 16, 24, 1.3)

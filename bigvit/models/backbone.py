@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bigvit.layers.stochastic_depth import Drop, Dropped, Span, draw, drops
 from bigvit.models.init import initial_weight
 from bigvit.models.output import Features, Output, TokenMap
+from bigvit.recipe.depth import spread
 
 Grid = tuple[int, int]
 
@@ -105,10 +106,9 @@ class Backbone(nn.Module, ABC):
     def recompute(self, share: float) -> None:
         """Recompute this share of the blocks in backward, spread evenly over the depth."""
         blocks = self.all_blocks()
-        depth = len(blocks)
-        total = round(share * depth)
-        for i, block in enumerate(blocks):
-            block.recompute = (i + 1) * total // depth > i * total // depth
+        again = spread(round(share * len(blocks)), len(blocks))
+        for block, once_more in zip(blocks, again, strict=True):
+            block.recompute = bool(once_more)
 
     def compile_blocks(self) -> None:
         """Compile each block in place: names stay, and what blocks share is compiled once."""

@@ -22,6 +22,8 @@ from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
 
+SCALED = 160
+"""Pixels of an input's side up to which scaled decoding is faster."""
 INDEX = ("images", "classes", "digest", "contents")
 """What a data set's index is described by, in a checkpoint: index.train.digest."""
 
@@ -140,6 +142,11 @@ def _check_data(recipe: Recipe) -> None:
                 allow("data.augment.pixels", pixels, pixels < size, "0 to 7")
         case Images():
             _check_crop(data)
+            exact = data.decode == "exact" or max(sides(data.image_size)) <= SCALED
+            allowed = (
+                f"exact where a side of the input is above {SCALED} pixels: it is no faster there"
+            )
+            allow("data.decode", data.decode, exact, allowed)
 
 
 def _check_crop(data: Images) -> None:

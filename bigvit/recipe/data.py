@@ -142,6 +142,9 @@ class Images:
     std: Std  # a channel's standard deviation, of values in [0, 1]
     # test images are resized to size / ratio, then centre-cropped
     test_crop_ratio: CropRatio[float]
+    # of JPEGs to train on; scaled: as many times smaller (2, 4, 8) as leaves no less than the input
+    # size, which is faster; at 160 pixels and below. Test images are always decoded exactly
+    decode: Literal["exact", "scaled"]
 
     @property
     def channels(self) -> int:

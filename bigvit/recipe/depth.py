@@ -5,7 +5,7 @@ from typing import Annotated
 
 from bigvit.recipe.bounds import Bound, ShareBelow1, Side
 
-__all__ = ["ImageSize", "StochasticDepth", "sides"]
+__all__ = ["ImageSize", "StochasticDepth", "sides", "spread"]
 
 Group = Annotated[int, Bound(1, 2**20)]
 ImageSize = Side[int | tuple[int, int]]
@@ -15,6 +15,11 @@ ImageSize = Side[int | tuple[int, int]]
 def sides(image_size: ImageSize) -> tuple[int, int]:
     """(height, width) of an image, pixels."""
     return image_size if isinstance(image_size, tuple) else (image_size, image_size)
+
+
+def spread(total: int, places: int) -> list[int]:
+    """A number in so many parts, which differ by one at most and are spread evenly."""
+    return [(i + 1) * total // places - i * total // places for i in range(places)]
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,7 @@ class StochasticDepth:
         The counts differ by one at most and are spread evenly, so that the mean rate over all
         branches is the recipe's to within 1 / (2 * group * branches).
         """
-        total = round(branches * self.group * (1 - self.rate))
-        return [(i + 1) * total // branches - i * total // branches for i in range(branches)]
+        return spread(round(branches * self.group * (1 - self.rate)), branches)
 
     def summary(self, branches: int) -> str:
         """The rates of all residual branches of a model, in a line."""

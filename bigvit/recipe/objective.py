@@ -1,9 +1,13 @@
 """What is minimised: the sum of the objectives' weighted losses. No torch here."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from typing import Annotated, Literal
 
 from bigvit.recipe.bounds import Bound, LengthFrom0, Pairs, Share, ShareBelow1, Side, Width
+from bigvit.recipe.models.ops import Op, linear
 
 __all__ = ["BinaryCrossEntropy", "CrossEntropy", "DRLoc", "Objective", "Ramp"]
 
@@ -80,11 +84,20 @@ class DRLoc:
             return 2 * grid[0] + 1, 2 * grid[1] + 1
         return 1, 1
 
-    def macs(self, width: int, grid: tuple[int, int]) -> int:
-        """Multiply-accumulates of one MLP on an image's tokens of this width and pooled grid."""
-        hidden, layers = self.hidden_dim, self.hidden_layers
-        pair = 2 * width * hidden + (layers - 1) * hidden**2 + hidden * sum(self.outputs(grid))
-        return self.pairs_of(grid) * pair
+    def ops(self, maps: Sequence[tuple[int, tuple[int, int]]]) -> Iterator[Op]:
+        """What is computed of an image, all in float32, from width and grid of each block."""
+        for width, grid in maps[0 if self.blocks == "all" else -1 :]:
+            pooled = self.pooled(grid)
+            pairs, outputs = self.pairs_of(pooled), self.outputs(pooled)
+            cells = prod(pooled) + (pooled != grid) * prod(grid)
+            yield Op("", "activation", 0, 0, 0, wide=cells * width + 4 * pairs)  # and their numbers
+            widths = [2 * width, *[self.hidden_dim] * self.hidden_layers, sum(outputs)]
+            for inputs, made in pairwise(widths):
+                layer = linear("mlps.*.layers.*", pairs, inputs, made)
+                yield layer._replace(kept=0, wide=layer.kept)
+            # probabilities, their products with offsets and with squares of offsets; or the outputs
+            terms = 3 if self.offsets == "gaussian" else 1
+            yield Op("", "activation", 0, 0, 0, wide=terms * pairs * sum(outputs))
 
 
 Objective = BinaryCrossEntropy | CrossEntropy | DRLoc

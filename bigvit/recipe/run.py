@@ -47,6 +47,8 @@ class Run:
     augment_on: Literal["auto", "worker", "device"] = "auto"
     log_every: Count[int] = 10  # updates between log lines
     tracker: tuple[Tracker, ...] = ()  # experiment trackers that are told what is logged
+    # trace this update and the two after it by torch's profiler, into the run folder
+    profile: Length[int | None] = None
     log_norms: bool = False  # also log norms of gradients, weights and LayerScales, by block
     loss_jump: Jump = None  # stop before an update whose loss is this many times the mean
     evaluate_every: Count[int] = 1  # epochs between evaluations; the last epoch is always evaluated

@@ -32,7 +32,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "resampling": "antialiased",
         "gradient_precision": _model_precision,
     },
-    "Images": {"test_images": None},
+    "Images": {"test_images": None, "decode": "exact"},
 }
 """Fields that came later, by dataclass, with what files written before them meant; or what says it
 of the rest of their values."""

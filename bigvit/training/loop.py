@@ -31,7 +31,9 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Images, Layout
 from bigvit.recipe.store import left_out, to_json
 from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
+from bigvit.training.foreseen import foreseen
 from bigvit.training.loss_guard import LossGuard, LossJumped
+from bigvit.training.profile import Profile
 from bigvit.training.progress import Place, Progress
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.same_hosts import compare_hosts
@@ -101,11 +103,14 @@ def run(
         index,
         options.background_save,
     )
-    progress = Progress(recipe, first, folder, due, options.tracker)
+    expected = foreseen(command, layout, ranks, first.batch) if folder is not None else None
+    progress = Progress(recipe, first, folder, due, options.tracker, expected)
     progress.classes(train_set.classes)
+    profile = Profile(options.profile, folder.path if folder is not None else None, progress)
     try:
         training = Training(
-            command, layout, engine, saver, train_set, test_set, progress, stop_requested, losses
+            *(command, layout, engine, saver, train_set, test_set, progress, profile),
+            *(stop_requested, losses),
         )
         is_saved = found is not None and found[0].parent == saver.folder
         return training.run(first, is_saved, due)
@@ -114,6 +119,7 @@ def run(
             saver.wait()  # what is on its way is whole then
         raise
     finally:
+        profile.close()
         progress.close()
 
 
@@ -181,6 +187,7 @@ class Training:
         train_set: Source,
         test_set: Source | None,
         progress: Progress,
+        profile: Profile,
         stop_requested: Callable[[], bool],
         losses: Sequence[float] = (),
     ) -> None:
@@ -188,7 +195,8 @@ class Training:
         self.recipe, self.options, self.layout = command.recipe, command.run, layout
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
         self.prepare = Prepare(self.recipe, self.ranks.device)
-        self.train_set, self.test_set, self.progress = train_set, test_set, progress
+        self.train_set, self.test_set = train_set, test_set
+        self.progress, self.profile = progress, profile
         self.stop_requested = stop_requested
         self.workers = workers_for(command.run.workers)
         self.bad = BadImages(train_set, command.run.bad_images, self.ranks)
@@ -306,6 +314,7 @@ class Training:
         finally:
             self.progress.unreadable(self.bad.new_names())
         batch, lr = place.batch + 1, self.recipe.lr(place.update)
+        self.profile.begins(batch)
         ahead = self._fetch(batches, Place(batch, place.update))
         log = batch % self.options.log_every == 0 or batch == self.recipe.updates
         self.progress.consumes(micro)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from bigvit.recipe import Recipe
 from bigvit.recipe.store import to_json
 from bigvit.training.beside import Beside
 from bigvit.training.board import Board
+from bigvit.training.foreseen import Foreseen, told
 from bigvit.training.run_folder import RunFolder
 
 
@@ -40,9 +41,10 @@ class Progress:
         folder: RunFolder | None,
         evaluation_due: bool = False,
         trackers: Sequence[str] = (),
+        foreseen: Foreseen | None = None,
     ) -> None:
         """The run goes on from a place, an evaluation there included where it is due."""
-        self.recipe, self.folder = recipe, folder
+        self.recipe, self.folder, self.foreseen = recipe, folder, foreseen
         self.bar: tqdm[Any] | None = None
         self.beside = Beside(self.say)
         self.trackers: list[Any] = []
@@ -71,6 +73,8 @@ class Progress:
     def waits(self, seconds: float) -> None:
         """Training waited for images."""
         self.waited += seconds
+        if self.foreseen is not None:
+            self.foreseen.waits(seconds)
 
     def consumes(self, micro: Sequence[Batch]) -> None:
         """This rank's part of a batch is trained on."""
@@ -90,6 +94,9 @@ class Progress:
         if log:
             self._log(place, lr, info, self.folder)
             self._begin(place)
+        if self.foreseen is not None and (found := self.foreseen.updated(place.batch)) is not None:
+            self._write_line(self.folder, metrics.PLANNED, place, found)
+            self.say(told(found))
 
     def _log(self, place: Place, lr: float, info: StepInfo, folder: RunFolder) -> None:
         recipe = self.recipe
@@ -101,7 +108,8 @@ class Progress:
             "lr": lr,
             "grad_norm": info.grad_norm if info.applied else None,
             **({"loss_scale": info.loss_scale} if recipe.precision == "fp16" else {}),
-            "images_per_second": rate * recipe.batch_size,
+            "images_per_second": (images := rate * recipe.batch_size),
+            **(self.foreseen.use(images) if self.foreseen is not None else {}),
             "waiting": self.waited / seconds,
             "images_per_core_second": self.images / max(self.core_seconds, 1e-9),
             **({"norms": info.norms} if info.norms is not None else {}),
@@ -113,6 +121,8 @@ class Progress:
             f"waiting {100 * line['waiting']:.0f} %  "
             f"{line['images_per_core_second']:.0f} images/s and core"
         )
+        if "flops_use" in line:
+            shown += f"  {100 * line['flops_use']:.1f} % of the peak FLOPs"
         if self.bar is not None:
             self.bar.set_postfix_str(shown)
         else:
@@ -121,14 +131,21 @@ class Progress:
 
     def _write(self, folder: RunFolder, kind: str, place: Place, measured: dict[str, Any]) -> None:
         """A line of metrics.jsonl, and the same for TensorBoard."""
-        epoch = place.batch / self.recipe.updates_per_epoch
-        line = metrics.new_line(kind, *place, epoch, measured)
-        self.beside.write(folder.metrics.name, partial(folder.log, line))
+        epoch = self._write_line(folder, kind, place, measured)
         drawn = [("epoch", epoch), *_scalars(measured)]
         write = partial(self.board.add, drawn, place.batch, time.time())
         self.beside.write("TensorBoard's log", write)
         for tracker in self.trackers:
             tracker.add((place.batch, int(kind == metrics.EVALUATION)), dict(drawn))
+
+    def _write_line(
+        self, folder: RunFolder, kind: str, place: Place, measured: dict[str, Any]
+    ) -> float:
+        """A line of metrics.jsonl; returns the epoch."""
+        epoch = place.batch / self.recipe.updates_per_epoch
+        line = metrics.new_line(kind, *place, epoch, measured)
+        self.beside.write(folder.metrics.name, partial(folder.log, line))
+        return epoch
 
     def _status(self, folder: RunFolder) -> None:
         self.beside.write("status.json", folder.write_status, kept=1)
@@ -167,6 +184,16 @@ class Progress:
     def saved(self, batch: int) -> None:
         """The checkpoint after this many batches is whole."""
         self.say(f"saved update {batch}")
+
+    def traced(self, path: Path, write: Callable[[str], object]) -> None:
+        """Updates were traced by torch's profiler, which writes a file."""
+
+        def whole() -> None:
+            path.parent.mkdir(exist_ok=True)
+            write(str(path))
+            self.say(f"a trace of updates is in {path}; chrome://tracing or perfetto.dev shows it")
+
+        self.beside.write(path.name, whole, kept=1)
 
     def warn(self, text: str) -> None:
         """Something is wrong, and training goes on."""

@@ -33,6 +33,7 @@ DATA = Images(
     mean=(0.5, 0.5, 0.5),
     std=(0.25, 0.25, 0.25),
     test_crop_ratio=1.0,
+    decode="exact",
 )
 RECIPE: Recipe = replace(
     digits_vit,

@@ -45,6 +45,7 @@ def images(size: int, erase: float, augment: RandAugment | None = None) -> Image
         mean=MEAN,
         std=STD,
         test_crop_ratio=1.0,
+        decode="exact",
     )
 
 

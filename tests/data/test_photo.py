@@ -83,17 +83,32 @@ def files() -> dict[str, bytes]:
 
 
 def draws(count: int, size: tuple[int, int], seed: int) -> Iterator[Part]:
-    """Parts of an image: crops that are enlarged, shrunk or kept, and windows of them."""
+    """Parts of an image: crops that are enlarged, shrunk or kept, and windows of them; every third
+    of an image that may be decoded smaller."""
     generator = random.Random(seed)
     for i in range(count):
         width, height = generator.randint(1, size[0]), generator.randint(1, size[1])
         left, top = generator.randint(0, size[0] - width), generator.randint(0, size[1] - height)
-        wide, high = generator.choice(((126, 126), (224, 96), (17, 40), (width, height)))
+        wide, high = generator.choice(((126, 126), (224, 96), (17, 40), (9, 7), (width, height)))
         x, y = generator.randrange(wide), generator.randrange(high)
         window = (x, y, generator.randint(x + 1, wide), generator.randint(y + 1, high))
         window = window if i % 2 else (0, 0, wide, high)
         how = generator.choice(("bicubic", "bilinear"))
-        yield Part((left, top, width, height), (wide, high), window, how)
+        part = Part((left, top, width, height), (wide, high), window, how)
+        yield part if i % 3 else part.shrunk()
+
+
+def by_pillow(content: bytes, part: Part) -> np.ndarray:
+    """A part of a file that Pillow decodes whole, smaller where that is wanted."""
+    image, by = Image.open(io.BytesIO(content)), part.shrink
+    if by > 1:
+        image.draft(image.mode, (image.width // by, image.height // by))
+    x, y, width, height = part.box
+    left, top = x // by, y // by
+    image = image.convert("RGB").crop((left, top, -(-(x + width) // by), -(-(y + height) // by)))
+    within = (x / by - left, y / by - top, (x + width) / by - left, (y + height) / by - top)
+    resized = image.resize(part.size, photo.RESAMPLING[part.interpolation], within)
+    return np.asarray(resized.crop(part.window))
 
 
 @needed
@@ -102,20 +117,20 @@ def test_a_part_has_the_pixels_of_the_whole_file_decoded(plainly: bool):
     fast: Any = photo.extension()
     fast.plainly(plainly)
     try:
-        without = set[str]()
+        without, shrunk = set[str](), list[int]()
         for i, (name, content) in enumerate(files().items()):
-            whole = Image.open(io.BytesIO(content)).convert("RGB")
             given = Photo(content, name)
-            assert given.size == whole.size
-            for part in draws(6, whole.size, i):
+            assert given.size == Image.open(io.BytesIO(content)).size
+            for part in draws(6, given.size, i):
                 found = given.part(part)
                 if found is None:
                     without.add(name.rpartition(" (")[0])
                 else:
-                    wanted = np.asarray(crop.taken(whole, part))
-                    assert np.array_equal(found[..., :3], wanted), (name, part)
+                    shrunk.append(part.shrink)
+                    assert np.array_equal(found[..., :3], by_pillow(content, part)), (name, part)
     finally:
         fast.plainly(False)
+    assert min(shrunk.count(by) for by in (2, 4, 8)) > 5
     # what Pillow has to decode, and nothing else
     allowed = {"CMYK"} | {f"cjpeg {name}" for name in CJPEG if name[:4] in ("4:1:", "more", "arit")}
     assert without <= allowed and "CMYK" in without
@@ -130,6 +145,13 @@ KINDS = {
     ),
     "simple crop": replace(IMAGES, crop=SimpleRandomCrop(padding=4, interpolation="bicubic")),
     "oblong": replace(IMAGES, augment=None, image_size=(96, 140)),
+    "scaled": replace(IMAGES, augment=None, image_size=(64, 48), decode="scaled"),
+    "simple crop, scaled": replace(
+        IMAGES,
+        crop=SimpleRandomCrop(padding=4, interpolation="bicubic"),
+        image_size=40,
+        decode="scaled",
+    ),
 }
 
 
@@ -146,7 +168,11 @@ def test_a_varied_image_is_pillows(kind: str):
         ), name
         drawn = augment.draw(data, 3, 0, i, image.size)
         found = augment.apply(Photo(content, name), drawn)
-        assert np.array_equal(found, augment.apply(image, drawn)), (name, drawn)
+        with pytest.MonkeyPatch.context() as patch:
+            if data.decode == "scaled":  # of a file alone; by Pillow
+                patch.setattr(photo, "extension", lambda: None)
+                image = Photo(content, name)
+            assert np.array_equal(found, augment.apply(image, drawn)), (name, drawn)
 
 
 @pytest.mark.parametrize("side", [(96, 80), (1, 30), (3, 2)], ids=str)
@@ -180,7 +206,7 @@ def verdict(given: bytes, part: Part | None) -> tuple[str, Any]:
         found = image.part(part)
         if found is not None:
             return "", found[..., :3]
-        return "", np.asarray(crop.taken(image.image(), part))
+        return "", np.asarray(crop.taken(image, part))
     except BadImage as error:
         return str(error), None
 
@@ -206,17 +232,21 @@ def compared(contents: Iterator[bytes], seed: int) -> tuple[int, int]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(photo, "extension", lambda: None)
             reason, whole = verdict(content, None)
-        if whole is None:
-            width, height = generator.randint(1, 200), generator.randint(1, 200)
-            part = Part((0, 0, width, height), (32, 32), (0, 0, 32, 32), "bicubic")
-            assert verdict(content, part)[0] == reason
-            bad += 1
-        else:
-            part = next(draws(1, whole.shape[1::-1], generator.randrange(1 << 30)))
-            said, found = verdict(content, part)
-            wanted = np.asarray(crop.taken(Image.fromarray(whole), part))
-            assert said == "" and np.array_equal(found, wanted)
-            fine += 1
+            if whole is None:
+                width, height = generator.randint(1, 200), generator.randint(1, 200)
+                part = Part((0, 0, width, height), (32, 32), (0, 0, 32, 32), "bicubic")
+                wanted = None
+                bad += 1
+            else:
+                part = next(draws(1, whole.shape[1::-1], generator.randrange(1 << 30)))
+                wanted = np.asarray(crop.taken(Image.fromarray(whole), part._replace(shrink=1)))
+                fine += 1
+            smaller = verdict(content, part.shrunk())
+        assert smaller[0] == reason
+        for each, pixels in ((part._replace(shrink=1), wanted), (part.shrunk(), smaller[1])):
+            said, found = verdict(content, each)
+            assert said == reason
+            assert found is None if pixels is None else np.array_equal(found, pixels)
     return bad, fine
 
 

@@ -363,7 +363,8 @@ from bigvit.data.check import check_data
 from bigvit.data.sources import open_source
 from bigvit.recipe import Images, RandomResizedCrop, Run
 crop = RandomResizedCrop(scale=(0.1, 1.0), ratio=(1.0, 1.0), interpolation="bicubic")
-data = Images("x", 8, None, 2, 16, crop, 0.5, None, 0.0, 1, None, (0.5,) * 3, (0.5,) * 3, 1.0)
+half = (0.5,) * 3
+data = Images("x", 8, None, 2, 16, crop, 0.5, None, 0.0, 1, None, half, half, 1.0, "exact")
 for root in map(Path, sys.argv[1:]):
     check_data(data, Run(data_root=root))
     print(sum(open_source(data, "train", root).read(i).width for i in range(8)))

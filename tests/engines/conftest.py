@@ -26,7 +26,9 @@ def two_ranks(warm, tmp_path_factory) -> Path:
         "accumulated",
     )
     done = warm(
-        2, RANKS, folder, *names, "agree_on_error", "not_finite", "counts", "chain", timeout=600
+        *(2, RANKS, folder, *names, "held"),
+        *("agree_on_error", "not_finite", "counts", "chain"),
+        timeout=600,
     )
     assert done.code == 0, done.output
     return folder

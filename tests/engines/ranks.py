@@ -30,7 +30,7 @@ from launched import InfiniteGradient, one_at_a_time, options, train  # noqa: E4
 from launched import whole as whole_of  # noqa: E402
 
 from bigvit.data.sources import DigitsSource  # noqa: E402
-from bigvit.engines.build import build_engine, meet_ranks  # noqa: E402
+from bigvit.engines.build import build_engine, meet_ranks, outline  # noqa: E402
 from bigvit.engines.engine import NotFinite  # noqa: E402
 from bigvit.evaluate import evaluate  # noqa: E402
 from bigvit.ranks.joining import Ranks, connect, end  # noqa: E402
@@ -121,6 +121,29 @@ def counts(ranks: Ranks, folder: Path, ways: guards.Ways = (0, 3)) -> None:
         (folder / f"counts_{ranks.world}.json").write_text(json.dumps(found))
 
 
+def held(ranks: Ranks, folder: Path) -> None:
+    """Bytes that engines hold while the optimizer steps, and what was predicted."""
+    from benchmarks.plan import Memory
+    from bigvit.data.loader import train_batches
+    from bigvit.data.prepare import Prepare
+    from bigvit.plan.states import states
+
+    found = {}
+    for way in (1, 3, "fsdp2 full"):
+        run, layout = Run(**options(way)), tiny.cut(tiny.lamb, ranks.world)
+        source, task = DigitsSource("train"), outline(tiny.lamb)
+        batches = train_batches(source, tiny.lamb, layout, ranks.rank, 0, 0, task.draws)
+        batch, memory, seen = next(batches), Memory(), list[int]()
+        engine = build_engine(tiny.lamb, run, layout, ranks)
+        masters = getattr(engine, "masters", None)
+        optimizer = masters.optimizer if masters else engine.inside.optimizer
+        optimizer.register_step_pre_hook(lambda *_, m=memory, s=seen: s.append(m.held()))
+        engine.update(Prepare(tiny.lamb, ranks.device).later(batch), 1e-3)
+        found[str(way)] = max(seen), states(tiny.lamb, layout, run, ranks.world).step
+    if ranks.rank == 0:  # no other has more
+        (folder / "held.json").write_text(json.dumps(found))
+
+
 def agree_on_error(ranks: Ranks, folder: Path) -> None:
     """An error that the last rank alone meets, and one that all do."""
     found = []
@@ -194,6 +217,7 @@ SCENARIOS = {
         accumulated,
         other_world,
         counts,
+        held,
         agree_on_error,
         not_finite,
     )

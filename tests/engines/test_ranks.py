@@ -7,6 +7,8 @@ import pytest
 import tiny
 from reference import evaluated_alone
 
+from bigvit.plan.weights import weights_of
+
 
 def test_evaluation_counts_every_image_once_on_1_2_and_3_ranks(two_ranks, three_ranks):
     alone_ = evaluated_alone()
@@ -38,3 +40,12 @@ def test_the_recipe_of_these_tests_clips_and_drops():
     assert tiny.adamw.model.drop_path.grouped and tiny.adamw.clip_norm is not None
     assert tiny.cut(tiny.adamw, 2).accumulation == 3
     assert replace(tiny.adamw, precision="bf16", schedule=tiny.bf16.schedule) == tiny.bf16
+
+
+def test_engines_hold_what_is_planned(two_ranks):
+    found = json.loads((two_ranks / "held.json").read_text())
+    state = 16 * sum(w.size for w in weights_of(tiny.lamb).all)
+    assert len(found) == 3
+    for way, (held, said) in found.items():
+        # a few numbers besides, where buckets are thousands of times as large as the model
+        assert held == pytest.approx(said, abs=0.01 * state), way

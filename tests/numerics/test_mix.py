@@ -42,6 +42,7 @@ DATA = Images(
     mean=(0.5, 0.4, 0.3),
     std=(0.25, 0.2, 0.3),
     test_crop_ratio=1.0,
+    decode="exact",
 )
 
 

@@ -305,6 +305,7 @@ DATA = Images(
     mean=(0.5, 0.5, 0.5),
     std=(0.25, 0.25, 0.25),
     test_crop_ratio=0.9,
+    decode="exact",
 )
 
 

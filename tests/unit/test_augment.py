@@ -46,6 +46,7 @@ IMAGES = Images(
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
     test_crop_ratio=1.0,
+    decode="exact",
 )
 SIZE = (475, 431)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from bigvit.cli import main
-from bigvit.cli.doctor import _answer, _room
+from bigvit.cli.doctor import _answer, _print_sameness, _print_table, _room
 from bigvit.data.workers import shape_of, slot_bytes
 from bigvit.hosts.doctor import facts
 from bigvit.hosts.doctor.compare import problems_of
@@ -28,6 +28,7 @@ SOUND = Facts(
     address="10.0.0.1",
     recipe="abc",
     data={"train": "6 images, digest 1", "test": "2 images, digest 2"},
+    slow="",
     problems=[],
     clock=(100.5, 110.0),
 )
@@ -56,12 +57,23 @@ def test_equal_hosts_have_no_problems():
         ({"address": "127.0.1.1"}, "its own name leads to 127.0.1.1"),
         ({"shared": 64 << 20}, "67.1 MB are free in /dev/shm, through which NCCL may send"),
         ({"problems": ["torn"]}, "torn"),
+        ({"slow": "by Pillow"}, "by Pillow; n1 has it, and waits for this host in every update"),
         ({"data": {**(SOUND.data or {}), "test": "3"}}, "test data: 3, and on n1: 2 images"),
     ],
 )
 def test_a_host_that_differs_is_named(changed, said):
     (found,) = problems(**changed)
     assert found.startswith(f"n2: {said}")
+
+
+def test_hosts_without_the_extension_alone_are_shown_and_no_problem(capsys):
+    slow = {host: replace(SOUND, slow="by Pillow, as it was not built") for host in ("a", "b")}
+    when = dict.fromkeys(slow, (100.0, 110.1))
+    assert list(problems_of(slow, dict.fromkeys(slow, 8), when, 0)) == []
+    _print_table(slow, {})
+    _print_sameness(slow)
+    said = capsys.readouterr().out
+    assert said.count(" by Pillow  ") == 2 and "note     by Pillow, as it was not built\n" in said
 
 
 def test_fewer_devices_than_slots_are_named():

@@ -41,8 +41,9 @@ def draw(data: Data, seed: int, epoch: int, slot: int, size: tuple[int, int]) ->
         case Digits():
             return Drawn(None, False, None, None)
         case Images():
+            cut = crop.draw(data.crop, data.image_size, size, *place)
             return Drawn(
-                crop.draw(data.crop, data.image_size, size, *place),
+                cut._replace(scaled=data.decode == "scaled"),
                 bool(keyed_random.uniform(1, "flip", *place)[0] < data.flip),
                 _draw_augment(data, *place),
                 erasing.draw(data, *place),
@@ -69,14 +70,18 @@ def apply(image: Image.Image | Photo, drawn: Drawn) -> NDArray[np.uint8]:
     """
     pixels = _applied_fast(image, drawn) if isinstance(image, Photo) else None
     if pixels is None:
-        pixels = _applied(image.image() if isinstance(image, Photo) else image, drawn)
+        pixels = _applied(image, drawn)
     if drawn.erased is not None:
         drawn.erased.apply(pixels)
     return pixels
 
 
-def _applied(image: Image.Image, drawn: Drawn) -> NDArray[np.uint8]:
-    if drawn.crop is not None:
+def _applied(image: Image.Image | Photo, drawn: Drawn) -> NDArray[np.uint8]:
+    if isinstance(drawn.crop, ResizedCrop | SimpleCrop):
+        image = drawn.crop.apply(image)
+    elif isinstance(image, Photo):
+        image = image.image()
+    if isinstance(drawn.crop, Moved):
         image = drawn.crop.apply(image)
     return _array(_augmented(image, drawn))
 
@@ -118,7 +123,6 @@ def test_image(image: Image.Image | Photo, data: Data) -> NDArray[np.uint8]:
         pixels = image.part(part)
         if pixels is not None and (fast := extension()) is not None:
             return _planes(fast, pixels, False)
-        image = image.image()
     return _array(crop.taken(image, part))
 
 

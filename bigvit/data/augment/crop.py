@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bigvit import keyed_random
+from bigvit.data.decode import Photo
 from bigvit.data.photo import RESAMPLING, WHOLE, Interpolation, Part
 from bigvit.recipe import ImageSize, RandomResizedCrop, SimpleRandomCrop, sides
 
@@ -24,17 +25,19 @@ class ResizedCrop(NamedTuple):
     height: int
     size: ImageSize
     interpolation: Interpolation
+    scaled: bool = False  # whether a JPEG may be decoded smaller
 
     def part(self, size: tuple[int, int]) -> Part:
         """What it takes of an image of (width, height)."""
         down, across = sides(self.size)
-        return Part(self[:4], (across, down), (0, 0, across, down), self.interpolation)
+        part = Part(self[:4], (across, down), (0, 0, across, down), self.interpolation)
+        return part.shrunk() if self.scaled else part
 
     def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The crop, made of its part."""
         return part
 
-    def apply(self, image: Image.Image) -> Image.Image:
+    def apply(self, image: Image.Image | Photo) -> Image.Image:
         """The box, resized."""
         return taken(image, self.part(image.size))
 
@@ -49,13 +52,15 @@ class SimpleCrop(NamedTuple):
     top: int
     size: ImageSize
     interpolation: Interpolation
+    scaled: bool = False  # whether a JPEG may be decoded smaller
 
     def part(self, size: tuple[int, int]) -> Part:
         """What it takes of an image of (width, height): no more is resized than it needs."""
         rows, columns = self._places()
         left, right, top, bottom = map(int, (columns.min(), columns.max(), rows.min(), rows.max()))
         window = (left, top, right + 1, bottom + 1)
-        return Part((0, 0, *size), (self.width, self.height), window, self.interpolation)
+        part = Part((0, 0, *size), (self.width, self.height), window, self.interpolation)
+        return part.shrunk() if self.scaled else part
 
     def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The crop (H, W, channels), made of its part."""
@@ -64,7 +69,7 @@ class SimpleCrop(NamedTuple):
         rows, columns = self._places()
         return part.take(rows - rows.min(), axis=0).take(columns - columns.min(), axis=1)
 
-    def apply(self, image: Image.Image) -> Image.Image:
+    def apply(self, image: Image.Image | Photo) -> Image.Image:
         """The crop, with its border."""
         return Image.fromarray(self.laid_out(np.asarray(taken(image, self.part(image.size)))))
 
@@ -142,19 +147,26 @@ def central(size: ImageSize, ratio: float, image: tuple[int, int]) -> Part:
     return Part((0, 0, *image), (width, height), window, "bicubic")
 
 
-def taken(image: Image.Image, part: Part) -> Image.Image:
+def taken(image: Image.Image | Photo, part: Part) -> Image.Image:
     """A part of an image, by Pillow.
 
     Of a long image, as 1 x 20,000, the whole would be of gigabytes once it is resized: the window
     alone is made, whose pixels are rounded in another order.
     """
+    by = 1
+    if isinstance(image, Photo):
+        whole, image = image.size, image.image(part.shrink)
+        by = part.shrink if image.size != whole else 1  # no JPEG: it was not decoded smaller
     resampling = RESAMPLING[part.interpolation]
     x, y, width, height = part.box
-    if part.box != (0, 0, *image.size):
-        image = image.crop((x, y, x + width, y + height))  # not resize(box=): that looks beyond it
+    box = (x // by, y // by, -(-(x + width) // by), -(-(y + height) // by))
+    if box != (0, 0, *image.size):
+        image = image.crop(box)  # not resize(box=) alone: that looks beyond it
     left, top, right, bottom = part.window
     if part.size[0] * part.size[1] <= WHOLE:
-        resized = image.resize(part.size, resampling)
+        corner = x / by - box[0], y / by - box[1]
+        within = (*corner, corner[0] + width / by, corner[1] + height / by)
+        resized = image.resize(part.size, resampling, within)
         return resized if part.window == (0, 0, *part.size) else resized.crop(part.window)
     first_x, last_x, start_x, stop_x = _span(left, right, width, part.size[0])
     first_y, last_y, start_y, stop_y = _span(top, bottom, height, part.size[1])

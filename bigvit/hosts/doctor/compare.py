@@ -57,6 +57,10 @@ def problems_of(
     yield from _differing(
         facts, lambda own: own.recipe or "none", "the recipe's digest", "copy the recipe's file"
     )
+    if fast := next((host for host, own in facts.items() if not own.slow), ""):
+        for host, own in facts.items():
+            if own.slow:
+                yield f"{host}: {own.slow}; {fast} has it, and waits for this host in every update"
     known = {host: own for host, own in facts.items() if own.data is not None}
     for split in ("train", "test"):
         yield from _differing(

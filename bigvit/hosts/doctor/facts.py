@@ -52,12 +52,15 @@ class Facts:
     address: str  # where gloo listens
     recipe: str | None  # digest of its values
     data: dict[str, str] | None  # digests by split, with numbers of images
+    slow: str  # why images are decoded by Pillow alone; empty: by the extension
     problems: list[str]  # that the host sees by itself
     clock: tuple[float, float]  # its time when this began, and when it ended
 
 
 def gather(question: Question) -> Facts:
     """The facts of this host."""
+    from bigvit.data.photo import without
+
     problems: list[str] = []
     place = standing(Path(question.folder))
     if reason := _unwritable(place):
@@ -80,6 +83,7 @@ def gather(question: Question) -> Facts:
         address=_gloo(addresses, problems),
         recipe=recipe,
         data=data,
+        slow=without(),
         problems=problems,
         clock=(BEGAN, time.time()),
     )

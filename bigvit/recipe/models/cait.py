@@ -12,11 +12,13 @@ from bigvit.recipe.models.ops import (
     attention,
     attention_branch,
     embedding,
+    in_branch,
     linear,
     mlp_branch,
     norm,
     repeat,
     scale,
+    stream,
 )
 from bigvit.recipe.models.uniform import OfPatches
 from bigvit.recipe.residual import (
@@ -89,33 +91,46 @@ class CaiT(OfPatches):
             yield embedding("cls_token", d)
         alone = pooling.layer if isinstance(pooling, ClassToken) else self.depth
         yield from repeat(alone, self._block(patches))
-        yield from repeat(self.depth - alone, self._block(patches + 1))
-        if isinstance(pooling, ClassAttention):
-            yield from repeat(pooling.depth, self._class_block(patches, pooling))
-        yield from self.head_ops(patches + (not isinstance(pooling, AveragePooling)))
+        yield from repeat(self.depth - alone, self._block(patches + 1), first=alone)
+        match pooling:
+            case ClassAttention(depth=depth):
+                yield from repeat(depth, self._class_block(patches, pooling), first=self.depth)
+                yield from self.head_ops(patches + 1, read=1)
+            case ClassToken():
+                yield from self.head_ops(patches + 1)
+            case AveragePooling():
+                yield from self.head_ops(patches, read=1)
 
     def _block(self, tokens: int) -> Iterator[Op]:
         d, heads, attn = self.embed_dim, self.num_heads, "blocks.*.attn"
-        yield from attention_branch("blocks.*.norm1", attn, tokens, d)
-        if self.talking_heads:
-            for mixing in (f"{attn}.proj_l", f"{attn}.proj_w"):
-                yield linear(mixing, tokens**2, heads, heads, keeps=False)
-        yield from self._factors("blocks.*.gamma_1", tokens)
-        yield from mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim)
-        yield from self._factors("blocks.*.gamma_2", tokens)
+        *attending, last = attention_branch("blocks.*.norm1", attn, tokens, d, heads)
+        factors = self._factors("blocks.*.gamma_1", tokens)
+        yield from in_branch(0, attending, self._mixing(attn, tokens), [last], factors)
+        mlp = mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim)
+        yield from in_branch(1, mlp, self._factors("blocks.*.gamma_2", tokens))
+
+    def _mixing(self, attn: str, tokens: int) -> Iterator[Op]:
+        """Of the heads' maps, none of which is kept."""
+        for module in (f"{attn}.proj_l", f"{attn}.proj_w") if self.talking_heads else ():
+            mixing = linear(module, tokens**2, self.num_heads, self.num_heads, keeps=False)
+            yield mixing._replace(kind="attention")
 
     def _class_block(self, patches: int, pooling: ClassAttention) -> Iterator[Op]:
         d, block = self.embed_dim, "blocks_token_only.*"
         keys = patches + (pooling.keys == "class and patches")
-        yield norm(f"{block}.norm1", patches + 1, d)
-        yield linear(f"{block}.attn.q", 1, d, d)
-        yield linear(f"{block}.attn.k", keys, d, d)
-        yield linear(f"{block}.attn.v", keys, d, d, keeps=False)
-        yield attention(f"{block}.attn", 1, keys, d)
-        yield linear(f"{block}.attn.proj", 1, d, d)
-        yield from self._factors(f"{block}.gamma_1", 1)
-        yield from mlp_branch(f"{block}.norm2", f"{block}.mlp", 1, d, self.hidden_dim)
-        yield from self._factors(f"{block}.gamma_2", 1)
+        all_tokens = linear(f"{block}.attn.k", keys, d, d)._replace(kept=(patches + 1) * d)
+        attending = [
+            stream(f"{block}.norm1", 1, d),
+            norm(f"{block}.norm1", patches + 1, d),
+            linear(f"{block}.attn.q", 1, d, d, keeps=False),
+            all_tokens,
+            linear(f"{block}.attn.v", keys, d, d, keeps=False),
+            attention(f"{block}.attn", 1, keys, d, self.num_heads),
+            linear(f"{block}.attn.proj", 1, d, d),
+        ]
+        yield from in_branch(0, attending, self._factors(f"{block}.gamma_1", 1))
+        mlp = mlp_branch(f"{block}.norm2", f"{block}.mlp", 1, d, self.hidden_dim)
+        yield from in_branch(1, mlp, self._factors(f"{block}.gamma_2", 1))
 
     def _factors(self, parameter: str, tokens: int) -> Iterator[Op]:
         match self.residual:

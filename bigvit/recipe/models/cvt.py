@@ -9,12 +9,15 @@ from bigvit.recipe.models.description import Grid
 from bigvit.recipe.models.ops import (
     Op,
     attention,
+    batch_norm,
     conv,
     embedding,
+    in_branch,
     linear,
     mlp_branch,
     norm,
     repeat,
+    stream,
 )
 from bigvit.recipe.models.stages import StagedAttention
 from bigvit.recipe.models.t2t_vit import SPLITS, convolved
@@ -52,31 +55,38 @@ class CvT(StagedAttention):
             yield depth, heads, d, grid
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
-        (down, across), below, tokens = sides(image_size), self.in_chans, 0
-        for i, (depth, _, d, (h, w)) in enumerate(self.stages(image_size)):
+        (down, across), below, tokens, first = sides(image_size), self.in_chans, 0, 0
+        for i, (depth, heads, d, (h, w)) in enumerate(self.stages(image_size)):
             embed, last = f"stage{i}.patch_embed", i == len(self.depths) - 1
             kernel, kept = SPLITS[min(i, 1)][0], down * across * below
             yield conv(f"{embed}.proj", h * w, below, d, kernel, kept, bias=True)
             yield norm(f"{embed}.norm", h * w, d)
             if last:
                 yield embedding(f"stage{i}.cls_token", d)
-            yield from repeat(depth, self._block(f"stage{i}.blocks.*", d, (h, w), int(last)))
-            (down, across), below, tokens = (h, w), d, h * w + last
+            block = self._block(f"stage{i}.blocks.*", heads, d, (h, w), int(last))
+            yield from repeat(depth, block, first)
+            (down, across), below, tokens, first = (h, w), d, h * w + last, first + depth
         yield norm("norm", tokens, below)
-        yield linear("head", 1, below, self.num_classes)
+        # the class token is kept with the tokens that it is one of
+        yield linear("head", 1, below, self.num_classes)._replace(kept=tokens * below)
 
-    def _block(self, block: str, d: int, grid: Grid, first: int) -> Iterator[Op]:
+    def _block(self, block: str, heads: int, d: int, grid: Grid, first: int) -> Iterator[Op]:
         """Args: first: class tokens, which no convolution sees."""
+        tokens, hidden = grid[0] * grid[1] + first, int(d * self.mlp_ratio)
+        mlp = mlp_branch(f"{block}.norm2", f"{block}.mlp", tokens, d, hidden)
+        yield from in_branch(0, self._attention(block, heads, d, grid, first))
+        yield from in_branch(1, mlp)
+
+    def _attention(self, block: str, heads: int, d: int, grid: Grid, first: int) -> Iterator[Op]:
         cells, attn = grid[0] * grid[1], f"{block}.attn"
         fewer = -(-grid[0] // 2) * -(-grid[1] // 2)
         queries, keys = cells + first, fewer + first
-        yield norm(f"{block}.norm1", queries, d)
+        yield stream(f"{block}.norm1", queries, d)
+        yield norm(f"{block}.norm1", queries, d, keeps=False)
         for name, made in (("q", cells), ("k", fewer), ("v", fewer)):
-            kept = cells * d if name == "q" else 0
+            kept = queries * d if name == "q" else 0
             yield conv(f"{attn}.conv_proj_{name}.conv", made, 1, d, 3, kept)
-            yield norm(f"{attn}.conv_proj_{name}.bn", made, d)
+            yield batch_norm(f"{attn}.conv_proj_{name}.bn", made, d)
             yield linear(f"{attn}.proj_{name}", made + first, d, d)
-        yield attention(attn, queries, keys, d)
+        yield attention(attn, queries, keys, d, heads)
         yield linear(f"{attn}.proj", queries, d, d)
-        hidden = int(d * self.mlp_ratio)
-        yield from mlp_branch(f"{block}.norm2", f"{block}.mlp", queries, d, hidden)

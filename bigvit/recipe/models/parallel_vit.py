@@ -7,7 +7,15 @@ from typing import Annotated, Any
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth
 from bigvit.recipe.models.description import unknown
-from bigvit.recipe.models.ops import Op, attention_branch, embedding, mlp_branch, repeat, scale
+from bigvit.recipe.models.ops import (
+    Op,
+    attention_branch,
+    embedding,
+    in_branch,
+    mlp_branch,
+    repeat,
+    scale,
+)
 from bigvit.recipe.models.uniform import OfPatches
 
 __all__ = ["ParallelViT"]
@@ -37,17 +45,20 @@ class ParallelViT(OfPatches):
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         d, (h, w) = self.embed_dim, self.grid(image_size)
-        tokens, attn, ffn = h * w + 1, "blocks.*.attns.*", "blocks.*.ffns.*"
         yield from self.patch_ops(image_size)
         yield embedding("cls_token", d)
-        pair = [
-            *attention_branch(f"{attn}.norm", f"{attn}.attn", tokens, d),
-            scale(f"{attn}.ls", d, tokens * d),
-            *mlp_branch(f"{ffn}.norm", f"{ffn}.mlp", tokens, d, self.hidden_dim),
-            scale(f"{ffn}.ls", d, tokens * d),
-        ]
-        yield from repeat(self.depth * self.branches_per_block, pair)
-        yield from self.head_ops(tokens)
+        yield from repeat(self.depth, self._block(h * w + 1))
+        yield from self.head_ops(h * w + 1)
+
+    def _block(self, tokens: int) -> Iterator[Op]:
+        d, heads, attn, ffn = self.embed_dim, self.num_heads, "blocks.*.attns.*", "blocks.*.ffns.*"
+        count = self.branches_per_block
+        for i in range(count):
+            some = attention_branch(f"{attn}.norm", f"{attn}.attn", tokens, d, heads, shared=i > 0)
+            yield from in_branch(i, some, [scale(f"{attn}.ls", d, tokens * d)])
+        for i in range(count):
+            some = mlp_branch(f"{ffn}.norm", f"{ffn}.mlp", tokens, d, self.hidden_dim, shared=i > 0)
+            yield from in_branch(count + i, some, [scale(f"{ffn}.ls", d, tokens * d)])
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
         if self.branches_per_block != 2:  # the only ones of timm's whose blocks have any

@@ -7,7 +7,7 @@ from typing import Any
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.models.description import Grid
-from bigvit.recipe.models.ops import Op, conv, linear, norm, repeat
+from bigvit.recipe.models.ops import Op, batch_norm, conv, linear, repeat
 from bigvit.recipe.models.stages import Staged
 
 __all__ = ["ResNet"]
@@ -44,17 +44,25 @@ class ResNet(Staged):
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         height, width = sides(image_size)
-        halved, below, before = -(-height // 2) * -(-width // 2), 64, 0
+        halved, below, before, first = -(-height // 2) * -(-width // 2), 64, 0, 0
         yield conv("conv1", halved, self.in_chans, 64, 7, height * width * self.in_chans)
-        yield norm("bn1", halved, 64)
+        yield batch_norm("bn1", halved, 64)
         yield Op("act1", "activation", 0, 0, halved * 64)
         for i, (depth, _, d, (h, w)) in enumerate(self.stages(image_size)):
             block, cells = f"layer{i + 1}.*", h * w
-            yield from _block(block, before if i else cells, cells, below, d)
-            yield conv(f"{block}.downsample.0", cells, below, d, 1, 0)
-            yield norm(f"{block}.downsample.1", cells, d)
-            yield from repeat(depth - 1, _block(block, cells, cells, d, d))
-            below, before = d, cells
+            if not i:
+                before = cells
+                yield Op("maxpool", "activation", 0, 0, 0, wide=2 * cells * 64)  # indices, 8 bytes
+            other = [
+                *_block(block, before, cells, below, d),
+                conv(f"{block}.downsample.0", cells, below, d, 1, 0),
+                batch_norm(f"{block}.downsample.1", cells, d),
+            ]
+            yield from repeat(1, other, first)
+            yield from repeat(depth - 1, _block(block, cells, cells, d, d), first + 1)
+            below, before, first = d, cells, first + depth
+        act = Op(f"layer{len(self.depths)}.*.act3", "activation", 0, 0, before * below)
+        yield from repeat(1, [act], first - 1)  # that of others is what the next block reads
         yield linear("fc", 1, below, self.num_classes)
 
     def check(self, image_size: ImageSize, starts_from: str | None) -> None:
@@ -80,9 +88,10 @@ class ResNet(Staged):
 def _block(block: str, before: int, cells: int, below: int, d: int) -> Iterator[Op]:
     """The three convolutions of a bottleneck, whose second makes `cells` of the cells before."""
     inner = d // 4
-    yield conv(f"{block}.conv1", before, below, inner, 1, before * below)
-    yield norm(f"{block}.bn1", before, inner)
+    yield Op(f"{block}.conv1", "stream", 0, 0, before * below)
+    yield conv(f"{block}.conv1", before, below, inner, 1, 0)
+    yield batch_norm(f"{block}.bn1", before, inner)
     yield conv(f"{block}.conv2", cells, inner, inner, 3, before * inner)
-    yield norm(f"{block}.bn2", cells, inner)
+    yield batch_norm(f"{block}.bn2", cells, inner)
     yield conv(f"{block}.conv3", cells, inner, d, 1, cells * inner)
-    yield norm(f"{block}.bn3", cells, d)
+    yield batch_norm(f"{block}.bn3", cells, d)

@@ -2,12 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.models.description import Grid
-from bigvit.recipe.models.ops import Op, attention, embedding, linear, mlp_branch, norm, repeat
+from bigvit.recipe.models.ops import (
+    Op,
+    embedding,
+    in_branch,
+    linear,
+    mlp_branch,
+    norm,
+    repeat,
+    stream,
+)
 from bigvit.recipe.models.stages import StagedAttention
 from bigvit.recipe.models.uniform import check_patches, patch_conv
 
@@ -48,7 +58,7 @@ class Swin(StagedAttention):
         return min(grid[0], self.window_size), min(grid[1], self.window_size)
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
-        d, tokens = self.embed_dim, 0
+        d, tokens, first = self.embed_dim, 0, 0
         for i, (depth, heads, d, (h, w)) in enumerate(self.stages(image_size)):
             tokens, layer = h * w, f"layers.{i}"
             if i:
@@ -56,8 +66,10 @@ class Swin(StagedAttention):
                 yield linear(f"{layer}.downsample.reduction", tokens, 2 * d, d, bias=False)
             else:
                 yield patch_conv((h, w), self.patch_size, self.in_chans, d)
-                yield norm("patch_embed.norm", tokens, d)
-            yield from repeat(depth, self._block(f"{layer}.blocks.*", heads, d, (h, w)))
+                own = norm("patch_embed.norm", tokens, d)
+                yield own._replace(kept=own.wide, wide=0)  # in the weights' type, as timm has it
+            yield from repeat(depth, self._block(f"{layer}.blocks.*", heads, d, (h, w)), first)
+            first += depth
         yield norm("norm", tokens, d)
         yield linear("head.fc", 1, d, self.num_classes)
 
@@ -65,13 +77,19 @@ class Swin(StagedAttention):
         (h, w), (down, across) = grid, self.window(grid)
         padded = -(-h // down) * down * -(-w // across) * across  # to whole windows
         table = f"{block}.attn.relative_position_bias_table"
-        yield norm(f"{block}.norm1", h * w, d)
-        yield linear(f"{block}.attn.qkv", padded, d, 3 * d)
-        yield embedding(table, (2 * down - 1) * (2 * across - 1) * heads)
-        yield attention(f"{block}.attn", padded, padded, d, window=down * across)
-        yield linear(f"{block}.attn.proj", padded, d, d)
+        pairs = padded * down * across
+        attending = [
+            stream(f"{block}.norm1", h * w, d),
+            norm(f"{block}.norm1", h * w, d, keeps=False),
+            linear(f"{block}.attn.qkv", padded, d, 3 * d),
+            embedding(table, (2 * down - 1) * (2 * across - 1) * heads),
+            # timm's keeps its map
+            Op(f"{block}.attn", "attention", 0, 2 * pairs * d, 3 * padded * d + pairs * heads),
+            linear(f"{block}.attn.proj", padded, d, d),
+        ]
         hidden = int(d * self.mlp_ratio)
-        yield from mlp_branch(f"{block}.norm2", f"{block}.mlp", h * w, d, hidden)
+        mlp = mlp_branch(f"{block}.norm2", f"{block}.mlp", h * w, d, hidden)
+        yield from chain(in_branch(0, attending), in_branch(1, mlp))
 
     def check(self, image_size: ImageSize, starts_from: str | None) -> None:
         super().check(image_size, starts_from)

@@ -10,6 +10,7 @@ from bigvit.recipe.models.ops import (
     Op,
     attention_branch,
     embedding,
+    in_branch,
     linear,
     mlp_branch,
     norm,
@@ -57,11 +58,11 @@ class T2TViT(Uniform):
         yield linear("tokens_to_token.project", h * w, last, d)
         yield embedding("cls_token", d)
         tokens = h * w + 1
-        block = [
-            *attention_branch("blocks.*.norm1", "blocks.*.attn", tokens, d, qkv_bias=False),
-            *mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim),
-        ]
-        yield from repeat(self.depth, block)
+        attn = attention_branch(
+            "blocks.*.norm1", "blocks.*.attn", tokens, d, self.num_heads, qkv_bias=False
+        )
+        mlp = mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim)
+        yield from repeat(self.depth, [*in_branch(0, attn), *in_branch(1, mlp)])
         yield from self.head_ops(tokens)
 
     def _performer(self, module: str, tokens: int, dim: int) -> Iterator[Op]:
@@ -71,7 +72,9 @@ class T2TViT(Uniform):
         products = 2 * d * features + features + 2 * features * d  # features, their sum, attention
         yield norm(f"{module}.norm1", tokens, dim)
         yield linear(f"{module}.kqv", tokens, dim, 3 * d)
-        yield Op(module, "attention", 0, tokens * products, tokens * (3 * d + 2 * features))
+        # k, q, v; an exponential and its share of each feature; the sums' quotient; two sums
+        kept = tokens * (3 * d + 4 * features + d + 1) + 2 * features * (d + 1)
+        yield Op(module, "attention", 0, tokens * products, 0, wide=kept)
         yield linear(f"{module}.proj", tokens, d, d)
         yield norm(f"{module}.norm2", tokens, d)
         yield linear(f"{module}.mlp.0", tokens, d, d)

@@ -40,10 +40,12 @@ class Uniform(Description):
         heads = f"a multiple of model.num_heads ({self.num_heads})"
         allow("model.embed_dim", self.embed_dim, fits, heads)
 
-    def head_ops(self, tokens: int) -> Iterator[Op]:
-        """The last norm, and the head on one vector."""
-        yield norm("norm", tokens, self.embed_dim)
-        yield linear("head", 1, self.embed_dim, self.num_classes)
+    def head_ops(self, tokens: int, read: int | None = None) -> Iterator[Op]:
+        """The last norm, and the head on one vector, with which so many tokens are kept: all of
+        them, where it is one of theirs."""
+        d, one = self.embed_dim, linear("head", 1, self.embed_dim, self.num_classes)
+        yield norm("norm", tokens, d)
+        yield one._replace(kept=(tokens if read is None else read) * d)
 
 
 class OfPatches(Uniform):

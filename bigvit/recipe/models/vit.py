@@ -6,7 +6,15 @@ from typing import Any
 
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth
-from bigvit.recipe.models.ops import Op, attention_branch, embedding, mlp_branch, repeat, scale
+from bigvit.recipe.models.ops import (
+    Op,
+    attention_branch,
+    embedding,
+    in_branch,
+    mlp_branch,
+    repeat,
+    scale,
+)
 from bigvit.recipe.models.uniform import OfPatches
 
 __all__ = ["VIT_SIZES", "ViT", "vit"]
@@ -41,13 +49,15 @@ class ViT(OfPatches):
         tokens = h * w + 1
         yield from self.patch_ops(image_size)
         yield embedding("cls_token", d)
-        block = [
-            *attention_branch("blocks.*.norm1", "blocks.*.attn", tokens, d),
-            scale("blocks.*.ls1", d, tokens * d),
-            *mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim),
-            scale("blocks.*.ls2", d, tokens * d),
-        ]
-        yield from repeat(self.depth, block)
+        attn = attention_branch("blocks.*.norm1", "blocks.*.attn", tokens, d, self.num_heads)
+        mlp = mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim)
+        yield from repeat(
+            self.depth,
+            [
+                *in_branch(0, attn, [scale("blocks.*.ls1", d, tokens * d)]),
+                *in_branch(1, mlp, [scale("blocks.*.ls2", d, tokens * d)]),
+            ],
+        )
         yield from self.head_ops(tokens)
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:

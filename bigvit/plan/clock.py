@@ -1,0 +1,224 @@
+"""How long an update takes: the slower of arithmetic and memory traffic in every operation, or the
+host's launches of them all; then the optimizer, and what the network does not hide.
+
+docs/plan.md has every formula, and what they rest on. No torch here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bigvit.plan.activations import parts
+from bigvit.plan.devices import Device
+from bigvit.plan.traffic import Collective
+from bigvit.recipe import Lamb, Layout, Recipe, Run
+from bigvit.recipe.models.ops import Op
+
+STREAM = 4  # bytes of a number of the residual stream, which is float32
+LATENCY = 20e-6  # seconds of a collective, whatever it sends
+LINKED = 0.8  # share of a link's or network's bandwidth that collectives reach
+HIDDEN = 0.8  # share of the backward pass behind which collectives can hide
+TIMES_SENT = {"all-reduce": 2.0}  # times that a collective sends its tensor; others once
+
+
+class Passes(NamedTuple):
+    """What an operation does besides products of matrices, an element of its input."""
+
+    forward: float  # bytes read and written
+    backward: float
+    launches: tuple[int, int]  # forward, backward
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds of an update on one device. The first three exclude each other: the slower counts."""
+
+    arithmetic: float  # in products that the device's arithmetic bounds
+    memory: float  # in what its memory's bandwidth bounds
+    launches: float  # of the host, for the same operations
+    optimizer: float
+    network: float  # what is not hidden behind the backward pass
+
+    @property
+    def update(self) -> float:
+        """Seconds of an update that never waits for data."""
+        return max(self.arithmetic + self.memory, self.launches) + self.optimizer + self.network
+
+    @property
+    def bound(self) -> str:
+        """What takes most of it."""
+        memory = self.memory + self.optimizer
+        parts = {"arithmetic": self.arithmetic, "memory traffic": memory, "network": self.network}
+        if self.launches > self.arithmetic + self.memory:
+            parts = {"launches": self.launches, "network": self.network}
+        return max(parts, key=lambda name: parts[name])
+
+
+def passes(kind: str, width: int, compiled: bool) -> Passes:
+    """Passes over an operation's input: what torch's kernels read and write one by one, or one
+    fused kernel where blocks are compiled.
+
+    Args:
+        width: bytes of a number in the weights' type.
+    """
+    cast = STREAM + width if width < STREAM else 0
+    match kind:
+        case "norm" if compiled:
+            return Passes(STREAM + width, width + 3 * STREAM, (1, 2))
+        case "norm":
+            return Passes(2 * STREAM + cast, cast + 5 * STREAM, (4, 4))
+        case "scale" if compiled:
+            return Passes(width + STREAM, STREAM + 2 * width, (0, 1))
+        case "scale":
+            return Passes(width + STREAM, 5 * STREAM + width + cast, (2, 5))
+        case "activation":
+            return Passes(2 * width, 3 * width, (1, 1))
+        case "attention":  # q, k and v read, and as much of them as of q written
+            return Passes(4 / 3 * width, 8 / 3 * width, (2, 3))
+        case "stream" | "shared":  # a norm, and the branch is added to the stream in the end
+            norm = passes("norm", width, compiled)
+            ahead, back = norm.launches
+            both = (ahead + 1, back + 1)
+            return Passes(norm.forward + 3 * STREAM, norm.backward + 3 * STREAM, both)
+        case _:
+            return Passes(0, 0, (0, 0))
+
+
+GATHER = Passes(2 * STREAM, 3 * STREAM, (1, 2))  # of samples whose branch is computed
+
+
+class Sum(NamedTuple):
+    """Seconds of the device for a pass over some operations, by what bounds each; launches."""
+
+    arithmetic: float = 0.0
+    memory: float = 0.0
+    launches: float = 0.0
+
+    def plus(self, other: "Sum", times: float = 1.0) -> "Sum":
+        """This, and so many times the other."""
+        return Sum(*(mine + times * its for mine, its in zip(self, other, strict=True)))
+
+
+class Speed(NamedTuple):
+    """What a device reaches."""
+
+    products: float  # FLOPs a second
+    copies: float  # bytes a second read and written
+    width: int  # bytes of a number in the weights' type
+    compiled: bool
+
+    def moved(self, elements: float, bytes_each: float, launches: float) -> Sum:
+        """A pass over so many elements."""
+        return Sum(0.0, elements * bytes_each / self.copies, launches)
+
+    def product(self, op: Op, images: float) -> Sum:
+        """An operation's product of matrices, the slower of its arithmetic and its traffic."""
+        rows, inputs, outputs = op.shape or (0, 0, 0)
+        touched = self.width * (rows * images * (inputs + outputs) + inputs * outputs)
+        arithmetic, memory = 2 * op.macs * images / self.products, touched / self.copies
+        slower = Sum(arithmetic, 0.0, 1) if arithmetic >= memory else Sum(0.0, memory, 1)
+        return slower if op.macs else Sum()
+
+    def forward(self, op: Op, images: float, skips: bool) -> Sum:
+        """One operation on so many images.
+
+        Args:
+            skips: whether it works on the kept samples, which are gathered from all.
+        """
+        each, elements = passes(op.kind, self.width, self.compiled), images * _elements(op)
+        found = self.product(op, images).plus(self.moved(elements, each.forward, each.launches[0]))
+        if skips and op.kind in ("stream", "shared"):
+            found = found.plus(self.moved(elements, GATHER.forward, GATHER.launches[0]))
+        return found
+
+    def backward(self, op: Op, images: float, skips: bool, gradients: int) -> Sum:
+        """Its gradients, of its weights, its input or both."""
+        each, elements = passes(op.kind, self.width, self.compiled), images * _elements(op)
+        found = self.moved(elements, each.backward, each.launches[1])
+        found = found.plus(self.product(op, images), gradients)
+        if op.shape and gradients:  # of the bias
+            rows, _, outputs = op.shape
+            found = found.plus(self.moved(images * rows * outputs, self.width, 1))
+        if skips and op.kind in ("stream", "shared"):
+            found = found.plus(self.moved(elements, GATHER.backward, GATHER.launches[1]))
+        return found
+
+
+def _elements(op: Op) -> int:
+    return op.wide if op.kind in ("norm", "stream", "shared") else op.kept
+
+
+def speed(device: Device, precision: str, compiled: bool) -> Speed:
+    """What a device reaches in a recipe's precision."""
+    products = device.peaks[precision] * device.products
+    width = 4 if precision == "fp32" else 2
+    return Speed(products, device.bandwidth * device.copies, width, compiled)
+
+
+def clock(
+    recipe: Recipe,
+    layout: Layout,
+    run: Run,
+    device: Device,
+    sent: Iterable[Collective],
+    updated: int,
+    network: float,
+) -> Clock:
+    """An update of a rank.
+
+    Args:
+        updated: parameters that this rank's optimizer changes.
+        network: bytes a second of a node's network, in one direction.
+    """
+    at, ahead, back = speed(device, recipe.precision, run.compile), Sum(), Sum()
+    for part in parts(recipe, run.checkpoint_activations):
+        blocks, twice = len(part.shares), sum(part.again)
+        images = layout.micro_batch * sum(part.shares) / blocks
+        for op, gradients in part.steps:
+            once = at.forward(op, images, part.skips)
+            ahead = ahead.plus(once, blocks)
+            back = back.plus(at.backward(op, images, part.skips, gradients), blocks)
+            back = back.plus(once, twice)
+    hidden = HIDDEN * max(back.arithmetic + back.memory, back.launches * device.launch)
+    whole, n = ahead.plus(back), layout.accumulation
+    return Clock(
+        n * whole.arithmetic,
+        n * whole.memory,
+        n * whole.launches * device.launch,
+        _optimizer(recipe, updated) / at.copies,
+        network_seconds(sent, device.link, network, hidden),
+    )
+
+
+def _optimizer(recipe: Recipe, updated: int) -> float:
+    """Bytes that clipping, the optimizer and the average read and write."""
+    width = 4 if recipe.precision == "fp32" else 2
+    each = 3 * 4 + 4 + 3 * 4  # master and two moments read and written, and the gradient read
+    if isinstance(recipe.optim, Lamb):
+        each += 2 * 4 + 4  # the direction, and the weights once more for their norm
+    if recipe.clip_norm is not None:
+        each += 4 + 2 * 4
+    each += 0 if recipe.ema is None else 3 * 4
+    return updated * (each + (0 if width == 4 else width))
+
+
+def network_seconds(
+    sent: Iterable[Collective], link: float, network: float, hidden: float
+) -> float:
+    """Seconds that an update's collectives take, but for what hides behind the backward pass. A
+    ring passes through each node once.
+
+    Args:
+        network: bytes a second of a node's network, in one direction.
+        hidden: seconds behind which those that overlap can hide.
+    """
+    in_the_way = behind = 0.0
+    for each in sent:
+        bandwidth = LINKED * (min(link, network / each.through) if each.through else link)
+        ways = TIMES_SENT.get(each.kind, 1.0) * (each.ranks - 1) / each.ranks
+        seconds = each.times * LATENCY + ways * each.total / bandwidth
+        if each.overlaps:
+            behind += seconds
+        else:
+            in_the_way += seconds
+    return in_the_way + max(0.0, behind - hidden)

@@ -1,0 +1,230 @@
+"""What an update sends: its collectives, in bytes of the tensors that they work on. docs/plan.md
+has the formulas. No torch here."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from bigvit.engines.arrangement import NAMED
+from bigvit.plan.cuts import (
+    BYTES,
+    WHOLE_BUCKET,
+    bucketed,
+    elements,
+    gathers,
+    owners,
+    persistent,
+    pieces,
+    rows,
+    share,
+    sub_groups,
+    units,
+    zero_of,
+)
+from bigvit.plan.weights import Weight, weights_of
+from bigvit.recipe import Lamb, Layout, Recipe, Run
+
+Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"]
+What = Literal["gradients", "weights", "norms", "losses", "statistics"]
+
+FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes after which DistributedDataParallel reduces
+
+
+class Collective(NamedTuple):
+    """One kind of collective of an update."""
+
+    kind: Kind
+    what: What
+    bytes: int  # of the whole tensor, the mean of all: `total` is exact
+    times: int  # an update; an estimate where buckets decide
+    ranks: int  # that take part
+    overlaps: bool  # can go on beside computing
+    total: int  # bytes an update
+    through: int  # groups that do so at once through one node's network; 0: it stays within
+
+
+def traffic(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> tuple[Collective, ...]:
+    """The collectives of an update, none where there is one rank.
+
+    Args:
+        per_node: ranks of a node.
+    """
+    if layout.world == 1:
+        return ()
+    sent = Sent(recipe, layout, run, per_node)
+    each: Iterator[Collective] = iter(())
+    match run.engine:
+        case "deepspeed":
+            zero = zero_of(run)
+            stage: int = zero["stage"]
+            each = (sent.whole, sent.flat, sent.flat, sent.pieces)[stage](zero)
+        case "fsdp2":
+            each = sent.rows()
+        case "fairscale":
+            each = sent.owned()
+        case "single":
+            pass
+    return (*each, *sent.losses())
+
+
+class Sent:
+    """One recipe's collectives on so many ranks."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, run: Run, per_node: int) -> None:
+        self.recipe, self.run = recipe, run
+        self.world, self.micro = layout.world, layout.accumulation
+        self.node = min(per_node, self.world)
+        self.weights = weights_of(recipe)
+        self.trained = self.weights.trained
+        self.groups = self.weights.groups(recipe.layer_decay != 1)
+        self.type, self.gradient = BYTES[recipe.precision], BYTES[recipe.gradient_precision]
+
+    def of(
+        self,
+        kind: Kind,
+        what: What,
+        total: int,
+        times: int,
+        *,
+        ranks: int | None = None,
+        overlaps: bool = False,
+        one_a_node: bool = False,
+    ) -> Iterator[Collective]:
+        """So many of `total` bytes together, over all ranks if not said otherwise.
+
+        Args:
+            one_a_node: whether the ranks are one of each node, and not neighbours.
+        """
+        ranks = self.world if ranks is None else ranks
+        through = self.node if one_a_node else int(ranks > self.node)
+        if times and ranks > 1:
+            yield Collective(kind, what, total // times, times, ranks, overlaps, total, through)
+
+    def losses(self) -> Iterator[Collective]:
+        """Means over ranks of the losses, and of BatchNorm's statistics."""
+        yield from self.of("all-reduce", "losses", 4 * len(self.recipe.objectives), 1)
+        if statistics := self.weights.statistics:
+            yield from self.of("all-reduce", "statistics", 4 * statistics, 1)
+
+    def ratios(self, groups: Sequence[Sequence[Weight]]) -> Iterator[Collective]:
+        """The sums of squares of LAMB's trust ratios, of weights and of directions, in float64: of
+        the decayed parameters of each tensor that the optimizer sees."""
+        if isinstance(self.recipe.optim, Lamb) and self.recipe.optim.weight_decay:
+            sizes = [16 * len(group) for group in groups if group[0].decayed]
+            yield from self.of("all-reduce", "norms", sum(sizes), len(sizes))
+
+    def whole(self, _: dict[str, Any]) -> Iterator[Collective]:
+        """DeepSpeed's stage 0."""
+        size = elements(self.trained)
+        times = -(-size // WHOLE_BUCKET)
+        yield from self.of("all-reduce", "gradients", self.gradient * size, times)
+
+    def flat(self, zero: dict[str, Any]) -> Iterator[Collective]:
+        """ZeRO 1 and 2: whole gradients, of which each rank takes its part; then the weights."""
+        micro = self.micro if zero["stage"] == 2 else 1
+        size = elements(self.trained)
+        kind: Kind = "all-reduce"
+        if zero["reduce_scatter"] and not zero["use_multi_rank_bucket_allreduce"]:
+            kind = "reduce"
+        times = micro * buckets(self.trained, zero["reduce_bucket_size"])
+        total = micro * self.gradient * size
+        overlaps = bool(zero["overlap_comm"])
+        yield from self.of(kind, "gradients", total, times, overlaps=overlaps)
+        flat = self.world * sum(share(elements(group), self.world) for group in self.groups)
+        yield from self.of("all-gather", "weights", self.type * flat, len(self.groups))
+        yield from self.of("all-reduce", "norms", 4 * len(self.groups), len(self.groups))
+        yield from self.ratios(self.groups)
+
+    def pieces(self, zero: dict[str, Any]) -> Iterator[Collective]:
+        """ZeRO 3: weights as they are needed, and gradients as they come."""
+        inner = min(zero["zero_hpz_partition_size"], self.world)
+        small = persistent(self.weights, zero)
+        first, again = gathers(self.weights, zero, self.run.checkpoint_activations)
+        near = inner if inner > 1 else self.world  # the ranks that have it after the first time
+        for weights, times, ranks in (
+            (first, 1, self.world),
+            (first, self.micro - 1, near),
+            (again, self.micro, near),
+        ):
+            total = times * self.type * self.world * pieces(weights, self.world)
+            count = times * len({(w.module, w.block) for w in weights})
+            yield from self.of("all-gather", "weights", total, count, ranks=ranks, overlaps=True)
+        total = self.type * self.world * pieces(small, self.world)
+        yield from self.of("all-gather", "weights", total, len(small))
+        whole = elements(self.trained)
+        kind: Kind = "all-reduce"
+        if zero["reduce_scatter"]:
+            kind, whole = "reduce-scatter", self.world * pieces(self.trained, self.world)
+        times = self.micro * buckets(self.trained, zero["reduce_bucket_size"])
+        total = self.micro * self.gradient * whole
+        yield from self.of(kind, "gradients", total, times, overlaps=True)
+        cut = sub_groups(self.groups, self.world, zero)
+        width = 4 if zero["offload_optimizer"] else 8
+        yield from self.of("all-reduce", "norms", width * len(cut), len(cut))
+        yield from self.ratios(cut)
+
+    def rows(self) -> Iterator[Collective]:
+        """fsdp2: each block is gathered for forward, and for backward if it was not kept."""
+        way = NAMED["fsdp2"][self.run.arrangement]
+        shards = self.node if way.within_hosts else self.world
+        all_ = units(self.weights)
+        total = self.type * shards * rows(self.weights.all, shards)
+        times = 1 if way.whole_weights else 2 * self.micro
+        yield from self.of(
+            "all-gather", "weights", times * total, times * len(all_), ranks=shards, overlaps=True
+        )
+        cut = self.gradient * rows(self.trained, shards)
+        count = sum(1 for unit in all_ if any(w.trained for w in unit))
+        yield from self.of(
+            "reduce-scatter",
+            "gradients",
+            self.micro * shards * cut,
+            self.micro * count,
+            ranks=shards,
+            overlaps=True,
+        )
+        across = self.world // shards if way.within_hosts else 1
+        yield from self.of(
+            "all-reduce",
+            "gradients",
+            cut,
+            count,
+            ranks=across,
+            overlaps=True,
+            one_a_node=True,
+        )
+        yield from self.of("all-reduce", "norms", 4, 1, ranks=shards)
+        if isinstance(self.recipe.optim, Lamb) and self.recipe.optim.weight_decay:
+            yield from self.of("all-reduce", "norms", 16 * len(self.trained), 1, ranks=shards)
+
+    def owned(self) -> Iterator[Collective]:
+        """fairscale: gradients to all ranks or to the one that steps them, and weights back."""
+        total = self.type * elements(self.trained)
+        mine = owners(self.groups, self.world)
+        if NAMED["fairscale"][self.run.arrangement].whole_gradients:
+            times = 1 + -(-max(0, total - FIRST_BUCKET) // BUCKET)
+            yield from self.of("all-reduce", "gradients", total, times, overlaps=True)
+        else:
+            whole = elements(self.weights.all)
+            times = sum(1 + alone(part, whole) for part in mine if part)
+            yield from self.of("reduce", "gradients", total, times, overlaps=True)
+        yield from self.of("broadcast", "weights", total, sum(map(bool, mine)))
+        yield from self.of("all-reduce", "norms", 4, 1)
+
+
+def buckets(weights: Sequence[Weight], size: int) -> int:
+    """How many buckets gradients fill that come from the last parameter to the first."""
+    count, filled = 1, 0
+    for w in reversed(weights):
+        if filled and filled + w.size > size:
+            count, filled = count + 1, 0
+        filled += w.size
+    return count
+
+
+def alone(part: Sequence[Weight], whole: int) -> int:
+    """How many of a rank's gradients fit into no bucket of ShardedDataParallel."""
+    left, count = bucketed(part, whole), 0
+    for size in sorted(w.size for w in part):
+        left -= size
+        count += left < 0
+    return count

@@ -1,0 +1,101 @@
+"""Every parameter of a recipe, one by one, from what its model says that it
+computes. No torch here."""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from bigvit.recipe import DRLoc, ImageSize, Model, Objective, Recipe
+from bigvit.recipe.models.ops import Op
+
+BATCH_NORM = re.compile(r"(^|\.)bn\d?$|\.downsample\.1$")
+
+
+class Weight(NamedTuple):
+    """A parameter, or several of one module that are gathered together."""
+
+    size: int  # elements
+    rows: int  # its first dimension
+    block: int | None  # the block that it lies in, None outside of them
+    layer: int  # its depth: 0 the embedding, i the i-th block, then what follows
+    module: int  # number of its module in the order of the forward pass
+    decayed: bool
+    trained: bool
+
+
+class Weights(NamedTuple):
+    """A recipe's parameters in the order of the model's, and BatchNorm's statistics."""
+
+    all: tuple[Weight, ...]
+    statistics: int  # elements
+
+    @property
+    def trained(self) -> tuple[Weight, ...]:
+        return tuple(w for w in self.all if w.trained)
+
+    def groups(self, by_layer: bool) -> list[list[Weight]]:
+        """The optimizer's groups, as `bigvit.optim.groups` makes them."""
+        found: dict[tuple[int, bool], list[Weight]] = {}
+        for w in self.trained:
+            found.setdefault((w.layer if by_layer else 0, not w.decayed), []).append(w)
+        return [found[key] for key in sorted(found)]
+
+
+def weights_of(recipe: Recipe) -> Weights:
+    """All that a recipe's task has, the objectives' too."""
+    size, only = recipe.data.image_size, recipe.trainable == "attention"
+    return _weights(recipe.model, size, recipe.objectives, only)
+
+
+@lru_cache
+def _weights(
+    model: Model, size: ImageSize, objectives: tuple[Objective, ...], only: bool
+) -> Weights:
+    ops = (op for op in model.ops(size) if op.parameters)
+    own: list[Weight] = []  # of the model itself: they stand before those of its modules
+    found: list[Weight] = []
+    blocks = modules = statistics = 0
+    for (block, times), alike in groupby(ops, lambda op: (op.block, op.times)):
+        each = list(alike)
+        for number in range(times):
+            layer = blocks + 1 if block is not None or blocks else 0
+            for op in each:
+                place = None if block is None else block + number
+                trained = not only or _attends(op.module)
+                mine = own if op.kind == "embedding" and "." not in op.module else found
+                mine += _of(op, place, layer, modules, trained)
+                modules += 1
+                statistics += op.parameters if BATCH_NORM.search(op.module) else 0
+            blocks += block is not None
+    for objective in objectives:
+        if isinstance(objective, DRLoc):
+            for op in (op for op in objective.ops(model.maps(size)) if op.parameters):
+                found += _of(op, None, blocks + 1, modules, True)
+                modules += 1
+    return Weights((*own, *found), statistics)
+
+
+def _attends(module: str) -> bool:
+    """Whether a parameter is trained where the rest is frozen, as `Task` decides."""
+    return ".attn." in f"{module}." or module.startswith(("head", "pos_embed"))
+
+
+def _of(op: Op, block: int | None, layer: int, module: int, trained: bool) -> Iterator[Weight]:
+    """The parameters of one module."""
+
+    def made(size: int, rows: int, decayed: bool = False) -> Weight:
+        return Weight(size, rows, block, layer, module, decayed, trained)
+
+    if op.shape:  # of a product with a matrix
+        matrix = op.shape[1] * op.shape[2]
+        yield made(matrix, op.shape[2], True)
+        if op.parameters > matrix:
+            yield made(op.parameters - matrix, op.shape[2])
+    elif op.kind == "norm":
+        yield from [made(op.parameters // 2, op.parameters // 2)] * 2
+    elif op.kind == "embedding" and "table" not in op.module:
+        yield made(op.parameters, 1)
+    else:
+        yield made(op.parameters, op.parameters)
