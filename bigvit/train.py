@@ -1,7 +1,8 @@
 """Start a training run, and end it: `deepspeed scripts/train.py RECIPE ...` comes here.
 
-The command line, the recipe, the data and the run folder are checked on every rank before torch is
-imported. Exit codes: 0 done, 1 crash, 2 bad input, 3 stopped itself, 85 stopped on request.
+The command line, the recipe, the data and the run folder are checked on every rank, checkpoints on
+rank 0, before torch is imported. Exit codes: 0 done, 1 crash, 2 bad input, 3 stopped itself, 85
+stopped on request.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ def _main(args: Sequence[str] | None, stop: StopRequest, starting: Starting) -> 
     try:
         with contextlib.nullcontext() if rank == 0 else _silence():
             command = parse(sys.argv[1:] if args is None else args)
-        layout, start = check(command, world)
+        layout, start = check(command, world, rank)
     except (ValueError, OSError) as error:
         starting.leave(str(error), BAD_INPUT)
         return _refuse_early(str(error), starting)
@@ -65,8 +66,8 @@ def _main(args: Sequence[str] | None, stop: StopRequest, starting: Starting) -> 
     return _train(command, layout, start, stop, starting)
 
 
-def check(command: Command, world: int) -> tuple[Layout, Start]:
-    """Find all that can be wrong without torch, changing nothing.
+def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
+    """Find all that can be wrong without torch, changing nothing. Checkpoints are read by rank 0.
 
     Raises:
         ValueError: says what was given, what is allowed and what to do.
@@ -98,7 +99,7 @@ def check(command: Command, world: int) -> tuple[Layout, Start]:
     layout = batch_layout(recipe, world, run.micro_batch)
     engines.check(recipe, layout, run)
     check_data(recipe.data, run)
-    start = plan_start(command)
+    start = plan_start(command, judge=rank == 0)
     if start.checkpoint is None:
         _check_init(command)
     return layout, start

@@ -31,9 +31,8 @@ def checkpoint(run: Path, update: int, recipe: Recipe = digits_vit) -> Path:
     """A checkpoint of a run, holding no tensors."""
     folder = run / "checkpoints" / step_name(update)
     folder.mkdir(parents=True)
-    write_manifest(
-        folder, Manifest(update, update, to_json(recipe), {"optimizer_steps": update}, (), ())
-    )
+    steps = {"optimizer_steps": update}
+    write_manifest(folder, Manifest(update, update, to_json(recipe), steps, files=(), tensors=()))
     return folder
 
 

@@ -6,15 +6,30 @@ import os
 from pathlib import Path
 from typing import Any
 
+LINE = 140  # characters of JSON that are not broken up
+
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON in one piece: a reader sees the old file or the new one."""
     aside = path.with_name(f".{path.name}.aside")
     with aside.open("w") as file:
-        file.write(json.dumps(value, indent=2) + "\n")
+        file.write(lines(value) + "\n")
         file.flush()
         os.fsync(file.fileno())
     rename(aside, path)
+
+
+def lines(value: Any, indent: str = "\n") -> str:
+    """JSON, with what is short on one line each."""
+    line = json.dumps(value)
+    if len(line) <= LINE or not isinstance(value, dict | list | tuple):
+        return line
+    below = f"{indent}  "
+    if isinstance(value, dict):
+        members = [f"{json.dumps(key)}: {lines(member, below)}" for key, member in value.items()]
+    else:
+        members = [lines(member, below) for member in value]
+    return line[0] + below + f",{below}".join(members) + indent + line[-1]
 
 
 def append(path: Path, data: bytes) -> None:

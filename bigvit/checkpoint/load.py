@@ -1,7 +1,7 @@
 """Reading a checkpoint: at any number of ranks, stage and engine, as it is read."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
@@ -11,11 +11,33 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from bigvit.checkpoint.manifest import Damaged, Manifest, Piece, verify
+from bigvit.checkpoint.manifest import (
+    Damaged,
+    Manifest,
+    as_text,
+    from_text,
+    read_manifest,
+    verify,
+    verify_share,
+)
+from bigvit.checkpoint.rows import Row, key_of
 from bigvit.engines.engine import Engine
 from bigvit.ranks.joining import Ranks
 
 log = logging.getLogger(__name__)
+
+
+def handed(folder: Path, ranks: Ranks) -> Manifest:
+    """A checkpoint's manifest, which rank 0 alone reads and judges. Collective.
+
+    Raises:
+        Damaged: on every rank; the message names the file.
+    """
+    text = ""
+    with ranks.agree_on_error(OSError, Damaged, raised=Damaged):
+        if ranks.rank == 0:
+            text = as_text(read_manifest(folder))
+    return from_text(ranks.handed(text))
 
 
 def verified(
@@ -33,8 +55,9 @@ def verified(
     reasons: list[str] = []
     for i, folder in enumerate(checkpoints):
         try:
+            manifest = handed(folder, ranks)
             with ranks.agree_on_error(OSError, Damaged, raised=Damaged):
-                manifest = verify(folder, ranks.rank, ranks.world)
+                verify_share(folder, manifest, ranks.rank, ranks.world)
             return folder, manifest
         except Damaged as error:
             reasons.append(str(error))
@@ -50,24 +73,25 @@ def fill(engine: Engine, folder: Path, manifest: Manifest) -> None:
     Raises:
         Damaged: on every rank, before a weight is changed; the checkpoint is of another model.
     """
-    pieces = _by_key(manifest)
-    with engine.ranks.agree_on_error(Damaged, raised=Damaged):
-        for part in engine.slices():
-            found = pieces.get(f"{part.kind}/{part.name}", [])
-            if not found or found[0].shape != part.shape:
-                raise Damaged(f"{folder} holds no {part.kind} of {part.name} {part.shape}")
+    rows, parts = manifest.by_key(), list(engine.slices())
     with torch.no_grad(), ExitStack() as opened:
-        files = _open(folder, manifest, opened)
-        for part in engine.slices():
-            _read(files, pieces[f"{part.kind}/{part.name}"], part.start, part.view)
+        with engine.ranks.agree_on_error(Damaged, raised=Damaged):
+            numbers = set[int]()
+            for part in parts:
+                row = rows.get(key_of(part.kind, part.name))
+                if row is None or row.shape != part.shape:
+                    raise Damaged(f"{folder} holds no {part.kind} of {part.name} {part.shape}")
+                numbers |= {number for number, _, _ in row.pieces(part.start, part.stop)}
+            files = _open(folder, manifest, numbers, opened)
+        for part in parts:
+            of = key_of(part.kind, part.name)
+            _read(files, rows[of], of, part.start, part.view)
     engine.loaded(manifest.scalars)
 
 
-def read_weights(
-    folder: Path, kind: str = "weight", rank: int = 0, world: int = 1
-) -> tuple[Manifest, dict[str, Tensor]]:
+def read_weights(folder: Path, kind: str = "weight") -> tuple[Manifest, dict[str, Tensor]]:
     """A checkpoint's weights and buffers, whole and in full precision, by their names in the task,
-    after the rank's share of its files was verified.
+    after its files were verified.
 
     Args:
         kind: "ema" for their average; frozen weights, which have none, are their own.
@@ -75,7 +99,7 @@ def read_weights(
     Raises:
         Damaged: a file is not what was written; the message names it.
     """
-    manifest = verify(folder, rank, world)
+    manifest = verify(folder)
     return manifest, dict(Stored(folder, manifest, kind))
 
 
@@ -84,70 +108,66 @@ class Stored(Mapping[str, Tensor]):
     files stay open as long as this is kept, also where the checkpoint is pruned meanwhile."""
 
     def __init__(self, folder: Path, manifest: Manifest, kind: str = "weight") -> None:
-        self.files = _open(folder, manifest, ExitStack())
-        self.pieces: dict[str, list[Piece]] = {}
-        by_key = _by_key(manifest)
-        for pieces in by_key.values():
-            first = pieces[0]
-            averaged = kind == "ema" and f"ema/{first.name}" in by_key
-            if first.kind in ("ema" if averaged else "weight", "buffer"):
-                self.pieces[first.name] = pieces
+        self.files = _open(folder, manifest, range(len(manifest.files)), ExitStack())
+        self.rows: dict[str, tuple[Row, str]] = {}  # with the name in the files
+        rows = manifest.by_key()
+        for row in manifest.tensors:
+            averaged = kind == "ema" and key_of("ema", row.name) in rows
+            for of in row.kinds:
+                if of in ("ema" if averaged else "weight", "buffer"):
+                    self.rows[row.name] = row, key_of(of, row.name)
 
     def below(self, prefix: str) -> "Stored":
         """Those whose names begin so, by the rest of their names."""
         found = copy(self)
-        named = self.pieces.items()
-        found.pieces = {n.removeprefix(prefix): p for n, p in named if n.startswith(prefix)}
+        named = self.rows.items()
+        found.rows = {n.removeprefix(prefix): row for n, row in named if n.startswith(prefix)}
         return found
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's, without reading it."""
-        return self.pieces[name][0].shape
+        return self.rows[name][0].shape
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
         """A tensor, whole; no other memory than its own and one piece's is taken."""
-        pieces = self.pieces[name]
-        tensor = torch.empty(pieces[0].size, dtype=dtype)
-        _read(self.files, pieces, 0, tensor)
-        return tensor.view(pieces[0].shape)
+        row, of = self.rows[name]
+        tensor = torch.empty(row.size, dtype=dtype)
+        _read(self.files, row, of, 0, tensor)
+        return tensor.view(row.shape)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.read(name, torch.float32)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.pieces  # by default it would be read
+        return name in self.rows  # by default it would be read
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.pieces)
+        return iter(self.rows)
 
     def __len__(self) -> int:
-        return len(self.pieces)
+        return len(self.rows)
 
 
-def _by_key(manifest: Manifest) -> dict[str, list[Piece]]:
-    pieces: dict[str, list[Piece]] = {}
-    for piece in manifest.pieces:
-        pieces.setdefault(piece.key, []).append(piece)
-    return pieces
-
-
-def _open(folder: Path, manifest: Manifest, opened: ExitStack) -> dict[str, Any]:
-    """A checkpoint's files by name, open until `opened` is closed."""
-    files: dict[str, Any] = {}
-    for file in manifest.files:
-        path = folder / file.name
+def _open(
+    folder: Path, manifest: Manifest, numbers: Iterable[int], opened: ExitStack
+) -> dict[int, Any]:
+    """Some of a checkpoint's files by their numbers, open until `opened` is closed."""
+    files: dict[int, Any] = {}
+    for number in sorted(numbers):
+        path = folder / manifest.files[number].name
         try:
-            files[file.name] = opened.enter_context(safe_open(path, framework="pt"))
+            files[number] = opened.enter_context(safe_open(path, framework="pt"))
         except (OSError, RuntimeError, SafetensorError) as error:  # torch's, of one that is gone
             raise Damaged(f"{path} cannot be opened ({error})") from None
     return files
 
 
-def _read(files: dict[str, Any], pieces: list[Piece], start: int, view: Tensor) -> None:
-    """Fill a view of elements [start, start + len(view)) from the pieces that overlap it."""
+def _read(files: Mapping[int, Any], row: Row, of: str, start: int, view: Tensor) -> None:
+    """Fill a view of elements [start, start + len(view)) of a tensor, whose name in the files is
+    given, from the pieces that overlap it."""
     stop = start + len(view)
-    for piece in pieces:
-        first, last = max(start, piece.start), min(stop, piece.stop)
-        if first < last:
-            part = files[piece.file].get_slice(piece.key)[first - piece.start : last - piece.start]
-            view[first - start : last - start].copy_(part)
+    for number, first, last in row.pieces(start, stop):
+        begin, end = max(start, first), min(stop, last)
+        view[begin - start : end - start].copy_(
+            files[number].get_slice(of)[begin - first : end - first]
+        )

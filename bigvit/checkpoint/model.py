@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bigvit.checkpoint.load import Stored, read_weights
-from bigvit.checkpoint.manifest import Damaged, Manifest, read_manifest, verify
+from bigvit.checkpoint.load import Stored, handed
+from bigvit.checkpoint.manifest import Damaged, Manifest, verify_share
 from bigvit.checkpoint.run import find_checkpoints
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Recipe
@@ -18,6 +18,7 @@ from bigvit.recipe.store import recipe_from_json
 from bigvit.task import Task
 
 log = logging.getLogger(__name__)
+HELD = ("weight", "buffer")  # kinds of what a task's state holds
 TRIES = 10  # of a run whose checkpoints go while they are read
 
 
@@ -104,15 +105,12 @@ def _listed(path: Path, ranks: Ranks, report: Callable[[str], None]) -> list[Pat
 
 
 def _read(checkpoint: Path, average: bool, flag: str, ranks: Ranks, at_once: bool) -> Found:
-    manifest = read_manifest(checkpoint)
+    manifest = handed(checkpoint, ranks)
     recipe = recipe_from_json(manifest.recipe)
     _compare(checkpoint, manifest, recipe, average, flag)
-    kind = "ema" if average else "weight"
-    if at_once:
-        manifest, weights = read_weights(checkpoint, kind, ranks.rank, ranks.world)
-    else:
-        manifest = verify(checkpoint, ranks.rank, ranks.world)
-        weights = Stored(checkpoint, manifest, kind)
+    verify_share(checkpoint, manifest, ranks.rank, ranks.world)
+    weights = Stored(checkpoint, manifest, "ema" if average else "weight")
+    weights = dict(weights) if at_once else weights
     return Found(checkpoint, manifest, recipe, weights)
 
 
@@ -123,8 +121,9 @@ def _compare(
     with torch.device("meta"):
         task = Task(recipe)
     built = {name: tuple(weight.shape) for name, weight in task.state_dict().items()}
-    held = {p.name: p.shape for p in manifest.pieces if p.kind in ("weight", "buffer")}
-    averages = {p.name: p.shape for p in manifest.pieces if p.kind == "ema"}
+    rows = manifest.tensors
+    held = {row.name: row.shape for row in rows if not row.kinds.keys().isdisjoint(HELD)}
+    averages = {row.name: row.shape for row in rows if "ema" in row.kinds}
     if average and not averages:
         raise ValueError(
             f"{flag}: {checkpoint} holds no average of the weights, as its recipe's ema is None; "

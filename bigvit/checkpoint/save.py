@@ -7,8 +7,9 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,13 @@ from bigvit.checkpoint.files import rename, sync_folder
 from bigvit.checkpoint.manifest import (
     File,
     Manifest,
-    Piece,
-    check_tiling,
     step_name,
     verify_file,
     write_manifest,
 )
 from bigvit.checkpoint.retention import discard, prune, remove_leftovers
-from bigvit.engines.engine import Engine
+from bigvit.checkpoint.rows import Part, Row, joined, key_of, label
+from bigvit.engines.engine import Engine, Slice
 
 DTYPES = {
     torch.float32: "F32",
@@ -55,9 +55,9 @@ class _Writing:
 
     whole: Path
     aside: Path
-    manifest: Manifest  # without files and pieces
+    manifest: Manifest  # without files and tensors
     tensors: dict[str, Tensor]  # of this rank, by "kind/name"
-    pieces: tuple[Piece, ...]
+    parts: dict[str, list[Any]]  # of this rank, as `parts_of` has them
     error: Exception | None = None  # why it failed on this rank
     written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or failed
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -144,7 +144,7 @@ class Saver:
             recipe=self.recipe,
             scalars=self.engine.scalars(),
             files=(),
-            pieces=(),
+            tensors=(),
             data=self.data,
             evaluation_due=evaluation_due,
             losses=tuple(losses),
@@ -177,38 +177,31 @@ class Saver:
                 shutil.rmtree(writing.aside, ignore_errors=True)
             raise NotSaved(f"{writing.whole} could not be written ({reason})")
 
-    def _slices(self) -> tuple[dict[str, Tensor], tuple[Piece, ...]]:
+    def _slices(self) -> tuple[dict[str, Tensor], dict[str, list[Any]]]:
         """What this rank writes: copied where training goes on meanwhile."""
         parts = [part for part in self.engine.slices() if part.writer]
         parts.sort(key=lambda part: -part.dtype.itemsize)  # aligned, wherever the one before ends
-        file = _file_of(self.engine.ranks.rank)
-        tensors: dict[str, Tensor] = {}
-        pieces: list[Piece] = []
-        position = 0
-        for part in parts:
-            place = (part.start, part.stop, file)
-            piece = Piece(part.name, part.kind, DTYPES[part.dtype], part.shape, *place)
-            tensors[piece.key] = part.view
-            if self.background:
-                end = position + part.view.nbytes
-                tensors[piece.key] = self._copy[position:end].view(part.dtype)
-                tensors[piece.key].copy_(part.view, non_blocking=True)
+        tensors = {key_of(part.kind, part.name): part.view for part in parts}
+        if self.background:
+            position = 0
+            for name, view in tensors.items():
+                end = position + view.nbytes
+                tensors[name] = self._copy[position:end].view(view.dtype)
+                tensors[name].copy_(view, non_blocking=True)
                 position = end
-            pieces.append(piece)
         if self.engine.ranks.device.type != "cpu":
             torch.accelerator.synchronize()
-        return tensors, tuple(pieces)
+        return tensors, parts_of(parts)
 
     def _write(self, writing: _Writing) -> None:
         """Write this rank's part, and on rank 0 what makes it a checkpoint. In the background."""
         ranks = self.engine.ranks
         try:
             writing.aside.mkdir(parents=True, exist_ok=True)
-            path = writing.aside / _file_of(ranks.rank)
+            path = writing.aside / file_of(ranks.rank)
             file = write_tensors(path, writing.tensors)
             verify_file(writing.aside, file)
-            side = {"file": asdict(file), "pieces": [asdict(piece) for piece in writing.pieces]}
-            _write_side_file(_side_of(path), side)
+            write_side_file(side_of(path), {"file": asdict(file), **writing.parts})
             writing.written.set()
             if ranks.rank == 0:
                 self._finish(writing)
@@ -219,12 +212,12 @@ class Saver:
 
     def _finish(self, writing: _Writing) -> None:
         """Wait for the other ranks' parts; then the manifest, the name, and older ones go."""
-        names = [_file_of(rank) for rank in range(self.engine.ranks.world)]
-        sides = [_side_of(writing.aside / name) for name in names]
+        names = [file_of(rank) for rank in range(self.engine.ranks.world)]
+        sides = [side_of(writing.aside / name) for name in names]
         if not _seen(sides, writing):
             return  # another rank has failed, and says so
-        files, pieces = _collect(sides)
-        write_manifest(writing.aside, replace(writing.manifest, files=files, pieces=pieces))
+        files, tensors = collect(sides)
+        write_manifest(writing.aside, replace(writing.manifest, files=files, tensors=tensors))
         for side in sides:
             side.unlink()
         sync_folder(writing.aside)
@@ -235,6 +228,20 @@ class Saver:
         stuck = prune(self.folder, self.keep, self.keep_every)
         self.warnings += [why for path, why in stuck.items() if path not in self._stuck]
         self._stuck = set(stuck)
+
+
+def parts_of(slices: Iterable[Slice]) -> dict[str, list[Any]]:
+    """What a side file says of a rank's slices, in columns, which are read fast: the `label` of
+    each tensor, in which the kinds stand together that are cut alike, and its elements there."""
+    kinds: dict[tuple[str, tuple[int, ...], int, int], dict[str, str]] = {}
+    for part in slices:
+        of = kinds.setdefault((part.name, part.shape, part.start, part.stop), {})
+        of[part.kind] = DTYPES[part.dtype]
+    return {
+        "labels": [label(name, shape, of) for (name, shape, _, _), of in kinds.items()],
+        "starts": [start for _, _, start, _ in kinds],
+        "stops": [stop for _, _, _, stop in kinds],
+    }
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> File:
@@ -267,16 +274,16 @@ def _bytes(tensor: Tensor) -> Any:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
-def _file_of(rank: int) -> str:
+def file_of(rank: int) -> str:
     return f"rank_{rank:05d}.safetensors"
 
 
-def _side_of(path: Path) -> Path:
+def side_of(path: Path) -> Path:
     """What says that a rank's file is whole, and what it holds."""
     return path.with_suffix(".json")
 
 
-def _write_side_file(side: Path, value: dict[str, Any]) -> None:
+def write_side_file(side: Path, value: dict[str, Any]) -> None:
     """Write a side file, whole or absent. Rank 0 may rename the folder as soon as it sees the last
     one, so it is touched no more, nor flushed: rank 0 does that, and removes it."""
     aside = side.with_suffix(".aside")
@@ -307,14 +314,16 @@ def _seen(sides: list[Path], writing: _Writing) -> bool:
     return True
 
 
-def _collect(sides: list[Path]) -> tuple[tuple[File, ...], tuple[Piece, ...]]:
+def collect(sides: Sequence[Path]) -> tuple[tuple[File, ...], tuple[Row, ...]]:
     """What all ranks wrote, from their side files."""
-    values = [json.loads(side.read_text()) for side in sides]
-    files = tuple(File(**value["file"]) for value in values)
-    pieces = tuple(
-        Piece(**{**piece, "shape": tuple(piece["shape"])})
-        for value in values
-        for piece in value["pieces"]
-    )
-    check_tiling(pieces)
-    return files, pieces
+    files: list[File] = []
+
+    def parts() -> Iterator[Part]:
+        for number, side in enumerate(sides):
+            value = json.loads(side.read_text())
+            files.append(File(**value["file"]))
+            columns = (value[name] for name in ("labels", "starts", "stops"))
+            yield from zip(repeat(number), *columns, strict=False)
+
+    tensors = joined(parts())
+    return tuple(files), tensors

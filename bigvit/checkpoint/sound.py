@@ -13,7 +13,8 @@ import torch
 from safetensors import safe_open
 
 from bigvit.checkpoint import metrics
-from bigvit.checkpoint.manifest import Damaged, Manifest, batch_of, verify
+from bigvit.checkpoint.load import handed
+from bigvit.checkpoint.manifest import Damaged, Manifest, batch_of, verify_share
 from bigvit.checkpoint.run import MOST, checkpoints_of
 from bigvit.ranks.joining import Ranks
 
@@ -63,7 +64,8 @@ def _weigh(folder: Path, ranks: Ranks) -> Weighed:
     ranks.at(f"looking at {folder}")
     fault, sums = "", torch.zeros(2, dtype=torch.float64)
     try:
-        manifest = verify(folder, ranks.rank, ranks.world)
+        manifest = handed(folder, ranks)
+        verify_share(folder, manifest, ranks.rank, ranks.world)
         sums, unsound = _sums(folder, manifest, ranks)
         if unsound:
             fault = f"{unsound} is not finite"

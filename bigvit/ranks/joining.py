@@ -135,6 +135,13 @@ class Ranks:
         rows = self.sum(said)
         return [bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in rows]
 
+    def handed(self, text: str) -> str:
+        """Rank 0's text, of any length. Collective."""
+        encoded = bytearray(text.encode() if self.rank == 0 else b"")
+        data = torch.zeros(self.agree(len(encoded)), dtype=torch.uint8)
+        data[: len(encoded)] = torch.tensor(encoded, dtype=torch.uint8)
+        return self.sum(data).numpy().tobytes().decode()
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum of the ranks' tensors, which lie on the CPU. Collective."""
         total = values.clone()

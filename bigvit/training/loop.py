@@ -129,13 +129,13 @@ def _checkpoint(
     """The newest checkpoint that is what was written. Collective."""
     for reason in start.damaged:
         report(f"warning: {reason}; going back to {start.checkpoint}")
-    paths = [start.checkpoint, *start.older] if start.checkpoint is not None else []
-    names = " ".join(path.name for path in paths)
-    rank_0s = ranks.first_text(names if ranks.rank == 0 else "")
-    if ranks.agree(names != rank_0s):
+    seen = [start.checkpoint, *start.older] if start.checkpoint is not None else []
+    rank_0s = ranks.handed("\n".join(map(str, seen)))
+    paths = [Path(path) for path in rank_0s.split("\n") if path]
+    if ranks.agree(not all(path.is_dir() for path in paths[:1])):
         raise Refused(
-            f"the ranks see other checkpoints than rank 0, which sees {rank_0s or 'none'}; they "
-            "must be on a file system that all hosts share"
+            f"not all ranks see {paths[0]}, as rank 0 does; it must be on a file system that all "
+            "hosts share, with one path"
         )
     return verified(paths, ranks, lambda text: report(f"warning: {text}")) if paths else None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit.checkpoint import metrics
-from bigvit.checkpoint.manifest import read_manifest
+from bigvit.checkpoint.manifest import STEP, read_manifest
 from bigvit.checkpoint.run import Found, checkpoints_of, find_checkpoints, run_of
 from bigvit.recipe import Command
 from bigvit.recipe.store import differences, filled, is_named, to_json
@@ -34,33 +34,42 @@ def folder_of(command: Command, home: Path | None = None) -> Path:
     return command.run.run_dir or home or Path("runs") / command.name
 
 
-def _home(found: Found) -> Path | None:
-    """The run folder that named checkpoints lie in, where they were not copied elsewhere."""
-    home = run_of(found.whole[0]) if found.whole else None
-    return home if home is not None and (home / "recipe.json").is_file() else None
+def _home(named: str | None) -> Path | None:
+    """The run folder of what `--resume` names, where that was not copied elsewhere."""
+    if named is None:
+        return None
+    path = Path(named)
+    home = run_of(path) if STEP.fullmatch(path.name) else path.resolve()
+    return home if (home / "recipe.json").is_file() else None
 
 
-def plan_start(command: Command) -> Start:
-    """Decide where a run begins, changing nothing, so that every rank can.
+def plan_start(command: Command, judge: bool = True) -> Start:
+    """Decide where a run begins, changing nothing.
+
+    Args:
+        judge: whether to read checkpoints, as rank 0 does. The others, who would all read the same,
+            are told by it later which one is taken: here theirs is the newest there is, unread.
 
     Raises:
         ValueError: the folder or checkpoint is not fit for this run; nothing was touched.
     """
     run, resume = command.run, command.run.resume
     recipe, allowed = to_json(command.recipe), run.allow_change
-    found = Found((), ()) if resume in (None, "auto") else _named(resume)
-    home = _home(found)
+    named = None if resume == "auto" else resume
+    found = _named(named) if named is not None and judge else Found((), ())
+    home = _home(named)
     folder = folder_of(command, home)
+    checkpoints: list[Path] = []
     if folder.exists():
         _refuse_foreign(folder, recipe, allowed)
         checkpoints = checkpoints_of(folder)
         holds_run = checkpoints or (folder / metrics.NAME).exists()
-        if holds_run and (resume is None or (found.whole and home != folder.resolve())):
+        if holds_run and (resume is None or (named is not None and home != folder.resolve())):
             raise ValueError(
                 f"{folder} holds a run already; go on with it by --resume auto, "
                 "or choose another --run-dir"
             )
-        if checkpoints:
+        if checkpoints and judge:
             own = _named(str(folder), resume)
             if resume == "auto":
                 found = own
@@ -81,6 +90,8 @@ def plan_start(command: Command) -> Start:
     if (stop := run.stop_after) is not None and stop > command.recipe.updates:
         raise ValueError(f"--stop-after {stop}: the recipe has {command.recipe.updates} updates")
     _refuse_unwritable(folder)
+    if not judge and (named or checkpoints):
+        checkpoint = Path(named) if named else checkpoints[-1]
     return Start(folder, checkpoint, found.whole[1:], found.damaged)
 
 

@@ -89,12 +89,13 @@ def test_other_backbones_and_their_heads_equal_single_at_stage_3(name, drloc_ran
 @pytest.mark.parametrize("stage", localization.STAGES)
 def test_statistics_are_saved_whole_once_and_averaged_over_ranks(stage, drloc_ranks):
     folder = drloc_ranks / f"cvt_{stage}" / "checkpoints" / step_name(UPDATES["cvt"])
-    saved = [p for p in read_manifest(folder).pieces if p.kind == "buffer"]
+    saved = [row for row in read_manifest(folder).tensors if "buffer" in row.kinds]
     task = Task(localization.cvt)
-    assert [p.name for p in saved] == list(task.statistics()) != []
-    assert {(p.start, p.dtype) for p in saved} == {(0, "F32")}
+    assert [row.name for row in saved] == list(task.statistics()) != []
+    assert all(row.kinds == {"buffer": "F32"} for row in saved)
+    assert {row.cuts for row in saved} == {((0, 1, row.size),) for row in saved}
     _, weights = read_weights(folder)
-    assert all(not torch.equal(weights[p.name], task.initial_weight(p.name)) for p in saved)
+    assert all(not torch.equal(weights[row.name], task.initial_weight(row.name)) for row in saved)
     found = evaluate_checkpoint(folder, 60)
     lines = (drloc_ranks / f"cvt_{stage}" / "metrics.jsonl").read_text().splitlines()
     logged = [line for line in map(json.loads, lines) if "top1" in line][-1]

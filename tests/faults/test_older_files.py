@@ -1,14 +1,16 @@
-"""Files written before recipes had an average and checkpoints a count of batches still serve."""
+"""Files written before recipes had an average, and checkpoints a count of batches and format 2,
+still serve."""
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from saving import as_format_1, rewrite
 from small import TINY
 
-from bigvit.checkpoint import manifest as manifests
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.run import checkpoints_of
@@ -30,11 +32,12 @@ def make_older(run: Path) -> None:
         del line["batch"]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     for checkpoint in checkpoints_of(run):
-        path = checkpoint / "manifest.json"
-        written = json.loads(path.read_text())
-        del written["body"]["batch"], written["body"]["recipe"]["ema"], written["body"]["losses"]
-        written["digest"] = manifests._digest_of(written["body"])
-        path.write_text(json.dumps(written))
+        as_format_1(checkpoint)
+        rewrite(checkpoint, lacking)
+
+
+def lacking(body: dict[str, Any]) -> None:
+    del body["batch"], body["recipe"]["ema"], body["losses"]
 
 
 def resume(run: Path, stop: int = 6) -> int:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         "stochastic_depth",
         pytest.param("activations", marks=pytest.mark.slow),
+        pytest.param("manifest", marks=pytest.mark.slow),
         pytest.param("start", marks=pytest.mark.slow),
         pytest.param("optimizer", marks=pytest.mark.slow),
         pytest.param("loader", marks=pytest.mark.slow),

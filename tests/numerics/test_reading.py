@@ -16,14 +16,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from oblong import WIDE, recipe_of, saved, task_of, write_images
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from saving import rewrite
 
 from bigvit.checkpoint import manifest as manifests
+from bigvit.checkpoint.load import fill
 from bigvit.checkpoint.weights import Unfit, read_init
 from bigvit.cli import main
+from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, DRLoc, Recipe, Run
-from bigvit.training.loop import _given
+from bigvit.recipe.store import to_json
+from bigvit.training.loop import _checkpoint, _given
+from bigvit.training.start import Refused, Start, plan_start
 
 LOSS = DRLoc(0.5, None, "signed", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
 DRLOC = replace(recipe_of(32), objectives=(*recipe_of(32).objectives, LOSS))
@@ -86,39 +91,32 @@ def test_a_damaged_checkpoint_is_gone_back_past_and_named(
     assert main(commands(two, run, tmp_path)[command]) == 2
 
 
-def rewrite(checkpoint: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Change a manifest's pieces, with a digest of itself that fits."""
-    path = checkpoint / "manifest.json"
-    written = json.loads(path.read_text())
-    change(written["body"]["pieces"])
-    written["digest"] = manifests._digest_of(written["body"])
-    path.write_text(json.dumps(written))
+def leave_out(body: dict[str, Any]) -> None:
+    body["tensors"] = [r for r in body["tensors"] if r["name"] != "model.blocks.1.ls2.gamma"]
 
 
-def leave_out(pieces: list[dict[str, Any]]) -> None:
-    pieces[:] = [p for p in pieces if p["name"] != "model.blocks.1.ls2.gamma"]
+def leave_out_an_average(body: dict[str, Any]) -> None:
+    for row in body["tensors"]:
+        if row["name"] == "model.norm.bias":
+            del row["kinds"]["ema"]
 
 
-def leave_out_buffers_average(pieces: list[dict[str, Any]]) -> None:
-    pieces[:] = [p for p in pieces if (p["kind"], p["name"]) != ("ema", "model.norm.bias")]
+def leave_out_the_losss_head(body: dict[str, Any]) -> None:
+    body["tensors"] = [r for r in body["tensors"] if not r["name"].startswith("heads.")]
 
 
-def leave_out_the_losss_head(pieces: list[dict[str, Any]]) -> None:
-    pieces[:] = [p for p in pieces if not p["name"].startswith("heads.")]
+def rename(body: dict[str, Any]) -> None:
+    for row in body["tensors"]:
+        row["name"] = row["name"].replace("blocks.1.", "blocks.7.")
 
 
-def rename(pieces: list[dict[str, Any]]) -> None:
-    for piece in pieces:
-        piece["name"] = piece["name"].replace("blocks.1.", "blocks.7.")
+def turn(body: dict[str, Any]) -> None:
+    for row in body["tensors"]:
+        if row["name"] == "model.blocks.0.mlp.fc1.weight":
+            row["shape"] = row["shape"][::-1]
 
 
-def turn(pieces: list[dict[str, Any]]) -> None:
-    for piece in pieces:
-        if piece["name"] == "model.blocks.0.mlp.fc1.weight":
-            piece["shape"] = piece["shape"][::-1]
-
-
-DOCTORED = [leave_out, leave_out_buffers_average, leave_out_the_losss_head, rename, turn]
+DOCTORED = [leave_out, leave_out_an_average, leave_out_the_losss_head, rename, turn]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -294,10 +292,57 @@ def test_each_rank_hashes_its_share_and_a_damaged_one_is_gone_back_past(
     assert all(torch.equal(each, wanted) for each in found), found
 
 
+def test_rank_0_alone_reads_and_judges_a_manifest_once(run: Path, monkeypatch: pytest.MonkeyPatch):
+    """From the check before torch is imported until weights are read, on three ranks."""
+    seen, read = threading.local(), list[tuple[int, str]]()
+    real = manifests.read_json
+
+    def watched(path: Path) -> Any:
+        read.append((seen.rank, path.parent.name))
+        return real(path)
+
+    monkeypatch.setattr(manifests, "read_json", watched)
+    recipe = replace(DRLOC, ema=0.5)
+    (run / "recipe.json").write_text(json.dumps({"recipe": to_json(recipe)}))
+    command = Command("x", recipe, Run(resume="auto", run_dir=run), ())
+
+    def work(ranks: Ranks) -> Any:
+        seen.rank = ranks.rank
+        start = plan_start(command, judge=ranks.rank == 0)
+        assert start.folder == run and start.checkpoint is not None
+        found = _checkpoint(start, ranks, print)
+        assert found is not None
+        engine = SingleEngine(lambda: task_of(recipe, 7), recipe, ranks)
+        fill(engine, *found)
+        return {f"{part.kind}/{part.name}": part.view.clone() for part in engine.slices()}
+
+    each = on_ranks(3, work)
+    assert sorted(read) == [(0, "step_00000001"), (0, "step_00000002")], each
+    stored = load_file(run / "checkpoints" / "step_00000002" / "rank_00000.safetensors")
+    for found in each:
+        assert found.keys() == stored.keys(), found
+        assert all(torch.equal(found[name], stored[name]) for name in stored)
+
+
+def test_a_checkpoint_that_another_rank_does_not_see_is_refused_on_all(
+    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoint = manifests.checkpoints_in(two / "checkpoints")[-1]
+    seen, real = threading.local(), Path.is_dir
+    monkeypatch.setattr(
+        Path, "is_dir", lambda path: real(path) and (path != checkpoint or seen.rank == 0)
+    )
+
+    def work(ranks: Ranks) -> Any:
+        seen.rank = ranks.rank
+        return _checkpoint(Start(two, checkpoint), ranks, print)
+
+    for error in on_ranks(2, work):
+        assert isinstance(error, Refused) and f"not all ranks see {checkpoint}" in str(error)
+
+
 def split(checkpoint: Path, count: int) -> None:
     """Write a checkpoint of one file as one of several."""
-    from safetensors.torch import load_file
-
     tensors = load_file(checkpoint / "rank_00000.safetensors")
     names = {key: f"rank_{i % count:05d}.safetensors" for i, key in enumerate(sorted(tensors))}
     files = []
@@ -306,13 +351,18 @@ def split(checkpoint: Path, count: int) -> None:
         path = checkpoint / name
         digest = manifests.digest_of_file(path)
         files.append({"name": name, "bytes": path.stat().st_size, "digest": digest})
-    path = checkpoint / "manifest.json"
-    written = json.loads(path.read_text())
-    for piece in written["body"]["pieces"]:
-        piece["file"] = names[f"{piece['kind']}/{piece['name']}"]
-    written["body"]["files"] = files
-    written["digest"] = manifests._digest_of(written["body"])
-    path.write_text(json.dumps(written))
+    order = sorted(set(names.values()))
+
+    def change(body: dict[str, Any]) -> None:
+        body["files"] = files
+        body["tensors"] = [
+            row | {"kinds": {kind: dtype}, "cuts": [[order.index(file), 1, length]]}
+            for row in body["tensors"]
+            for kind, dtype in row["kinds"].items()
+            for (_, _, length), file in [(row["cuts"][0], names[f"{kind}/{row['name']}"])]
+        ]
+
+    rewrite(checkpoint, change)
 
 
 def test_what_was_taken_is_said(two: Path, tmp_path: Path):

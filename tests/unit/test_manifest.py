@@ -1,6 +1,9 @@
 """Checkpoints of the single engine: bit for bit, or refused with the damaged file's name."""
 
+import json
 import os
+import random
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,18 +13,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from saving import load, save
+from saving import as_format_1, load, rewrite, save
 
+from benchmarks.manifest import Cut, fsdp2, recipe, write, write_sides, zero3
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import (
     Damaged,
-    Piece,
-    check_tiling,
+    as_text,
     damage,
+    from_text,
     read_manifest,
     step_name,
 )
-from bigvit.checkpoint.save import NotSaved, _write_side_file
+from bigvit.checkpoint.rows import Part, Row, check_rows, joined, label
+from bigvit.checkpoint.save import NotSaved, write_side_file
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
@@ -112,7 +117,8 @@ def test_every_weight_and_both_moments_are_saved(saved: Path, trained: SingleEng
     names = [name for name, _ in trained.task.named_parameters()]
     keys = {f"{kind}/{name}" for kind in ("weight", "exp_avg", "exp_avg_sq") for name in names}
     manifest = read_manifest(saved)
-    assert {piece.key for piece in manifest.pieces} == keys
+    assert manifest.by_key().keys() == keys
+    assert [row.name for row in manifest.tensors] == names
     assert {path.name for path in saved.iterdir()} == {SLICES, MANIFEST}
     assert manifest.scalars == {"optimizer_steps": 3}
     assert (manifest.batch, manifest.update) == (3, 3)
@@ -213,7 +219,8 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(
     [
         ('"optimizer_steps": 3', '"optimizer_steps": 2'),
         ('"lr": 0.004', '"lr": 0.005'),
-        ('"format": 1', '"format": 0'),
+        ('"format": 2', '"format": 0'),
+        ('"format": 2', '"format": 1'),
         ('"digest": "', '"digest": "0'),
         ('"name": "model.cls_token"', '"name": "model.cls_tokem"'),
     ],
@@ -312,39 +319,185 @@ def test_what_cannot_be_written_is_said_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def piece(start: int, stop: int, **changed: object) -> Piece:
+def part(
+    start: int,
+    stop: int,
+    file: int = 0,
+    name: str = "w",
+    shape: tuple[int, ...] = (2, 5),
+    kind: str = "weight",
+    dtype: str = "F32",
+) -> Part:
     """A part of a tensor of 2 x 5 elements."""
-    whole = Piece("w", "weight", "F32", (2, 5), start, stop, SLICES)
-    return replace(whole, **changed)
+    return file, label(name, shape, {kind: dtype}), start, stop
 
 
-def test_pieces_that_tile_every_tensor_fit() -> None:
-    check_tiling([])
-    check_tiling([piece(0, 10)])
-    check_tiling([piece(7, 10), piece(0, 3), piece(3, 7)])
-    check_tiling([piece(0, 10), piece(0, 4, name="v"), piece(4, 10, name="v")])
-    check_tiling([piece(0, 1, shape=()), piece(0, 0, name="v", shape=(0, 3))])
+def cuts(*parts: Part) -> list[tuple[tuple[int, int, int], ...]]:
+    return [row.cuts for row in joined(parts)]
+
+
+def test_parts_that_are_every_element_once_are_joined() -> None:
+    assert joined([]) == ()
+    assert joined([part(0, 10)]) == (Row("w", (2, 5), {"weight": "F32"}, ((0, 1, 10),)),)
+    assert cuts(part(7, 10, 2), part(0, 3), part(3, 7, 1)) == [((0, 1, 3), (1, 1, 4), (2, 1, 3))]
+    assert cuts(part(0, 4, 5), part(4, 8, 6), part(8, 10, 7)) == [((5, 2, 4), (7, 1, 2))]
+    assert cuts(part(0, 5, 1), part(5, 10, 3)) == [((1, 1, 5), (3, 1, 5))]
+    assert cuts(part(0, 10), part(0, 4, name="v"), part(4, 10, 1, name="v")) == [
+        ((0, 1, 10),),
+        ((0, 1, 4), (1, 1, 6)),
+    ]
+    assert cuts(part(0, 1, shape=()), part(0, 0, name="v", shape=(0, 3))) == [((0, 1, 1),), ()]
+    assert cuts(part(0, 10), part(10, 10, 1)) == [((0, 1, 10),)]
 
 
 @pytest.mark.parametrize(
-    "pieces",
+    "parts",
     [
-        [piece(0, 4), piece(5, 10)],  # a gap
-        [piece(1, 10)],
-        [piece(0, 9)],
-        [piece(0, 11)],
-        [piece(0, 6), piece(5, 10)],  # an overlap
-        [piece(0, 10), piece(0, 10)],
-        [piece(0, 5), piece(5, 10, shape=(10,))],  # shapes that differ
-        [piece(0, 5), piece(5, 10, shape=(5, 2))],
-        [piece(0, 5), piece(5, 10, dtype="BF16")],
-        [piece(0, 5), piece(5, 10, kind="exp_avg")],  # halves of two tensors
-        [piece(0, 10), piece(0, 9, name="v")],  # one of two
+        [part(0, 4), part(5, 10)],  # a gap
+        [part(1, 10)],
+        [part(0, 9)],
+        [part(0, 11)],
+        [part(0, 6), part(5, 10)],  # an overlap
+        [part(0, 10), part(0, 10)],
+        [part(0, 10, 0), part(0, 10, 1)],
+        [part(0, 5), part(5, 10, shape=(10,))],  # shapes that differ
+        [part(0, 5), part(5, 10, shape=(5, 2))],
+        [part(0, 5), part(5, 10, dtype="BF16")],
+        [part(0, 5), part(5, 10, kind="exp_avg")],  # halves of two tensors
+        [part(0, 10), part(0, 9, name="v")],  # one of two
     ],
 )
-def test_pieces_with_gaps_overlaps_or_other_shapes_are_refused(pieces: list[Piece]) -> None:
-    with pytest.raises(Damaged, match="do not fit"):
-        check_tiling(pieces)
+def test_parts_with_gaps_overlaps_or_other_shapes_are_refused(parts: list[Part]) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        joined(parts)
+
+
+def test_the_pieces_of_a_range_are_those_that_were_written() -> None:
+    draw = random.Random(0)
+    for _ in range(50):
+        size = draw.randint(1, 24)
+        inner = sorted(draw.sample(range(1, size), draw.randint(0, size - 1)))
+        if draw.random() < 0.5:  # as ranks cut: each the same
+            inner = list(range(step := draw.randint(1, size), size, step))
+        ranges = list(zip([0, *inner], [*inner, size], strict=True))
+        files = draw.sample(range(40), len(ranges)) if draw.random() < 0.5 else range(len(ranges))
+        written = [(f, a, b) for f, (a, b) in zip(files, ranges, strict=True)]
+        (row,) = joined(part(a, b, f, shape=(size,)) for f, a, b in written)
+        for start in range(size):
+            for stop in range(start + 1, size + 1):
+                wanted = [(f, a, b) for f, a, b in written if a < stop and b > start]
+                assert list(row.pieces(start, stop)) == wanted
+
+
+FILES = {"a": 80, "b": 80, "c": 80}  # bytes
+WHOLE = Row("w", (2, 5), {"weight": "F32", "exp_avg": "F32"}, ((0, 2, 4), (2, 1, 2)))
+
+
+def test_rows_whose_files_have_room_are_fine() -> None:
+    check_rows([WHOLE, replace(WHOLE, name="v", cuts=((2, 1, 4), (0, 2, 3)))], FILES)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([WHOLE, WHOLE], "tensors.1.name"),
+        ([WHOLE, replace(WHOLE, kinds={"exp_avg": "F32"})], "tensors.1.name"),
+        ([replace(WHOLE, cuts=((0, 2, 4),))], "tensors.0.cuts"),  # too few
+        ([replace(WHOLE, cuts=((0, 3, 4),))], "tensors.0.cuts"),  # too many
+        ([replace(WHOLE, cuts=((0, 2, 4), (1, 1, 2)))], "a piece in a file"),  # in one file twice
+        ([replace(WHOLE, cuts=((1, 2, 4), (3, 1, 2)))], "in the 3 files"),  # there is no such file
+        ([replace(WHOLE, cuts=((-1, 2, 4), (2, 1, 2)))], "in the 3 files"),
+        ([replace(WHOLE, cuts=((0, 2, 6), (2, -1, 2)))], "in the 3 files"),
+        ([replace(WHOLE, cuts=((0, 1, 12), (1, 1, -2)))], "in the 3 files"),
+        ([replace(WHOLE, cuts=((0, 1, 10), (1, 2, 0)))], "in the 3 files"),
+        ([replace(WHOLE, kinds={})], "tensors.0.kinds"),
+        ([replace(WHOLE, kinds={"": "F32"})], "tensors.0.kinds"),
+        ([replace(WHOLE, kinds={"weight": "F33"})], "tensors.0.kinds.weight"),
+        ([replace(WHOLE, shape=(-2, -5))], "tensors.0.shape"),
+        ([replace(WHOLE, shape=(2, 6))], "tensors.0.cuts"),
+        ([replace(WHOLE, name="v", cuts=((1, 1, 10),)), WHOLE], "tensors in b"),
+    ],
+)
+def test_rows_that_say_another_thing_are_refused(rows: list[Row], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        check_rows(rows, FILES)
+
+
+@pytest.mark.parametrize("cut", [zero3, fsdp2])
+def test_a_manifest_at_512_ranks_is_small_and_read_as_it_was_written(
+    tmp_path: Path, cut: Cut
+) -> None:
+    of = replace(recipe(), model=replace(recipe().model, depth=2))
+    folder = tmp_path / step_name(1)
+    folder.mkdir()
+    written = write(folder, of, write_sides(folder, of, cut, 512))
+    assert read_manifest(folder) == from_text(as_text(written)) == written
+    for row in written.tensors:
+        held = [cut(row.shape, rank, 512) for rank in range(512)]
+        wanted = [(rank, r.start, r.stop) for rank, r in enumerate(held) if r]
+        assert list(row.pieces(0, row.size)) == wanted
+    size = (folder / MANIFEST).stat().st_size
+    assert size < 512 * 120 + 300 * len(written.tensors) + 5000  # 0.2 MB at 32 blocks
+
+
+def test_what_a_newer_bigvit_wrote_is_told_from_damage(saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved, tmp_path / saved.name)
+    text = (folder / MANIFEST).read_text()
+    (folder / MANIFEST).write_text(text.replace('"format": 2', '"format": 3'))
+    assert re.search(
+        r"of a newer bigvit: its format is 3, and this one reads 1 and 2", damage(folder)
+    )
+
+
+def test_a_checkpoint_of_format_1_is_read_alike(saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved, tmp_path / saved.name)
+    as_format_1(folder)
+    assert json.loads((folder / MANIFEST).read_text())["format"] == 1
+    engines = fresh(), fresh()
+    manifests = [load(e, f) for e, f in zip(engines, (saved, folder), strict=True)]
+    assert contents(engines[0]) == contents(engines[1])
+    assert {k: r.cuts for k, r in manifests[0].by_key().items()} == {
+        k: r.cuts for k, r in manifests[1].by_key().items()
+    }
+
+
+def set_of(where: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(body: dict[str, Any]) -> None:
+        body["pieces"][0][where] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda body: body["pieces"].pop(0), ""),  # the digest is right: other checks see it later
+        (lambda body: body["pieces"].append(body["pieces"][0]), "do not fit"),
+        (lambda body: body.update(pieces={}), "pieces must be a list"),
+        (lambda body: body.pop("pieces"), "pieces must be a list"),
+        (lambda body: body.update(tensors=[]), "tensors"),
+        (set_of("file", "rank_00007.safetensors"), "one of the files"),
+        (set_of("start", 1), "do not fit"),
+        (set_of("start", -1), "do not fit"),
+        (set_of("stop", 3), "do not fit"),
+        (set_of("shape", [3]), "do not fit"),
+        (set_of("shape", 3), "shape"),
+        (set_of("dtype", "F33"), "F33"),
+        (set_of("name", ""), "name"),
+        (set_of("kind", "exp_avg"), "do not fit"),
+    ],
+)
+def test_a_doctored_one_is_refused_as_ever(
+    change: Callable[[dict[str, Any]], None], said: str, saved: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(saved, tmp_path / saved.name)
+    as_format_1(folder)
+    rewrite(folder, change)
+    if said:
+        assert str(folder / MANIFEST) in damage(folder) and said in damage(folder)
+    else:
+        with pytest.raises(Damaged, match="holds no weight"):
+            load(fresh(), folder)
 
 
 def test_a_failure_without_a_text_is_one(
@@ -371,6 +524,6 @@ def test_rank_0_may_name_a_checkpoint_as_soon_as_the_last_side_file_is_there(
         rename(aside, whole)  # as rank 0 does on another core
 
     monkeypatch.setattr(Path, "rename", rename_and_be_late)
-    _write_side_file(aside / "rank_00001.json", {"file": 1})
+    write_side_file(aside / "rank_00001.json", {"file": 1})
     assert [path.name for path in whole.iterdir()] == ["rank_00001.json"]
     assert (whole / "rank_00001.json").read_text() == '{"file": 1}'
