@@ -199,7 +199,7 @@ def test_a_recipe_that_a_device_cannot_do_is_refused(capsys: pytest.CaptureFixtu
     assert "--augment-on device: this recipe has no 3-Augment" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("size", [161, (96, 224)], ids=str)
+@pytest.mark.parametrize("size", [168, (96, 224)], ids=str)
 def test_scaled_decoding_is_refused_where_it_is_no_faster(size: ImageSize):
     recipe = replace(RECIPE, data=replace(DATA, image_size=size, decode="scaled"))
     with pytest.raises(ValueError, match="decode: scaled is not allowed.* exact .* 160 pixels"):
