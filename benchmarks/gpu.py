@@ -1,4 +1,4 @@
-"""What needs a GPU, in at most four minutes: rows 1, 3, 4, 5, 6, 8 and 11 of docs/performance.md.
+"""What needs a GPU, in at most four minutes: rows 1, 3 to 6, 8, 9 and 11 of docs/performance.md.
 
     python -m benchmarks.gpu [--small] [--check] [--seconds 240] [--rows FILE]
 
@@ -10,14 +10,11 @@ installed. FILE gets each row when it is there, as a line of JSON. Shapes: B ima
 import importlib.util
 import json
 import sys
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -28,98 +25,19 @@ from torch import Tensor, nn
 
 from benchmarks.engine import batch
 from benchmarks.feed import fed
-from benchmarks.measure import Row, arguments, interleaved, report
+from benchmarks.gpu_plan import device_here, planned
+from benchmarks.gpu_scale import Scale, engine, pending, scale, seconds, undropped
+from benchmarks.measure import Row, arguments, report
 from benchmarks.optimizer import groups, lamb
 from benchmarks.reads import waiting
 from benchmarks.stochastic_depth import timms
-from bigvit.data.batch import Batch
-from bigvit.data.prepare import Prepare
-from bigvit.engines.build import fill, outline
 from bigvit.engines.engine import Engine, Pending
-from bigvit.engines.single import SingleEngine
 from bigvit.models import ClassTokenTransformer
-from bigvit.ranks.joining import alone
 from bigvit.recipe import Layout, Recipe, Run
-from bigvit.recipe.find import find_recipe
 from bigvit.task import Task
 
 SECONDS = 240.0
 EXACT = ("0", "to run")  # goals that do not depend on the machine
-PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-"""Dense bf16 FLOPs a second, by what a card's name contains."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large everything is."""
-
-    device: torch.device
-    small: bool
-    h: Recipe
-    h52: Recipe
-    batches: tuple[int, int]
-    image: int
-    rounds: int
-    deadline: float
-
-    @property
-    def late(self) -> bool:
-        """Whether there is no time for another part."""
-        return time.monotonic() > self.deadline
-
-
-def scale(small: bool, seconds: float) -> Scale:
-    """ViT-H/14 at 126 px and H-52; on a CPU both tiny."""
-    device = alone().device
-    small = small or device.type != "cuda"
-    h, h52 = (_recipe(name) for name in ("deit3_h14_in1k_126", "deit3_h52_14_in1k_126"))
-    if small:
-        h = replace(h, model=replace(h.model, embed_dim=64, depth=2, num_heads=2))
-        h52 = replace(h52, model=replace(h52.model, embed_dim=64, depth=3, num_heads=2))
-    batches = (8, 16) if small else (64, 256)
-    rounds, deadline = 2 if small else 10, time.monotonic() + seconds
-    return Scale(device, small, h, h52, batches, 126, rounds, deadline)
-
-
-def _recipe(name: str) -> Recipe:
-    recipe = find_recipe(name)[1]
-    return replace(recipe, ema=0.9999, data=replace(recipe.data, mix=None, repeats=1))
-
-
-def engine(s: Scale, recipe: Recipe, share: float = 0.0) -> SingleEngine:
-    """One process, with blocks compiled on a GPU."""
-
-    def build() -> Task:
-        task = Task(recipe)
-        task.model.recompute(share)
-        if s.device.type == "cuda":
-            task.model.compile_blocks()
-        return task
-
-    made = SingleEngine(build, recipe, alone())
-    fill(made, outline(recipe).initial_weight)
-    return made
-
-
-def pending(s: Scale, task: Task, one: Batch) -> Pending:
-    return partial(Prepare(task.recipe, s.device), one)
-
-
-def seconds(s: Scale, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds of each, A B A B, after two rounds that compile."""
-
-    def clock() -> float:
-        if s.device.type != "cpu":
-            torch.accelerator.synchronize()
-        return time.perf_counter()
-
-    found = interleaved(runs, s.rounds, warmup=2, clock=clock)
-    return {name: median(values) for name, values in found.items()}
-
-
-def undropped(recipe: Recipe) -> Recipe:
-    drop = replace(recipe.model.drop_path, rate=0.0)
-    return replace(recipe, model=replace(recipe.model, drop_path=drop))
 
 
 def peer(s: Scale, recipe: Recipe) -> tuple[nn.Module, Callable[[Tensor, Tensor], None]]:
@@ -187,13 +105,11 @@ def use(s: Scale) -> list[Row]:
     one = pending(s, ours.task, batch(ours.task, count, s.device))
     took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
     flops = 6 * recipe.model.macs(s.image) * count / took
-    name = torch.cuda.get_device_name() if s.device.type == "cuda" else s.device.type
-    peak = next((value for card, value in PEAKS.items() if card in name), None)
-    share = flops / peak if peak else 0.0
-    what = f"row 3: model FLOPs use on {name}, {count / took:.0f} images/s"
-    return [
-        Row(what, f"{share:.1%}" if peak else "", "", ">= 48%", share >= 0.48 if peak else None)
-    ]
+    here, what = device_here(s), f"row 3: model FLOPs use, {count / took:.0f} images/s"
+    if here is None:
+        return [Row(f"{what}: this device's peak is not known", "")]
+    share = flops / here.peaks[recipe.precision]
+    return [Row(what, f"{share:.1%}", "", ">= 48%", share >= 0.48)]
 
 
 def optimizers(s: Scale) -> list[Row]:
@@ -304,6 +220,7 @@ def main() -> int:
         memory,
         feed,
         large,
+        planned,
         reads,
     )
     failed = 0

@@ -2,8 +2,10 @@
 autograd keeps on this CPU. Counts, which do not depend on the machine."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from benchmarks.activations import kept_bytes
 from benchmarks.measure import Row
@@ -51,11 +53,18 @@ def found(recipe: Recipe, recomputed: float, batch: int = BATCH) -> int:
     task.init_weights()
     task.model.recompute(recomputed)
     task.to(DTYPES[recipe.precision]).train()
-    images = torch.randn(batch, recipe.model.in_chans, *sides(recipe.data.image_size))
-    classes = torch.arange(batch)
-    dense = torch.eye(batch, recipe.model.num_classes)
-    inputs = Inputs(images, Targets(classes, dense), task.draws(0, (0, batch)), 0)
+    inputs = inputs_of(task, batch)
     return kept_bytes(task, lambda: torch.stack(list(task(inputs).values())))
+
+
+def inputs_of(task: Task, batch: int) -> Inputs:
+    """The first micro-batch's, of images without meaning, where new tensors are made."""
+    recipe = task.recipe
+    images = torch.randn(batch, recipe.model.in_chans, *sides(recipe.data.image_size))
+    targets = Targets(torch.arange(batch), torch.zeros(batch, recipe.model.num_classes))
+    to_there = partial(torch.Tensor.to, device=images.device)
+    draws = tree_map_only(torch.Tensor, to_there, task.draws(0, (0, batch)))
+    return Inputs(images, targets, draws, 0)
 
 
 def predicted_over_found(recipe: Recipe, recomputed: float, batch: int = BATCH) -> float:

@@ -1,7 +1,8 @@
 """Start a training run, and end it: `deepspeed scripts/train.py RECIPE ...` comes here.
 
-The command line, the recipe, the data and the run folder are checked on every rank before torch is
-imported. Exit codes: 0 done, 1 crash, 2 bad input, 3 stopped itself, 85 stopped on request.
+The command line, the recipe, the data and the run folder are checked on every rank, checkpoints on
+rank 0, before torch is imported. Exit codes: 0 done, 1 crash, 2 bad input, 3 stopped itself, 85
+stopped on request.
 """
 
 import contextlib

@@ -134,6 +134,12 @@ class Started:
     def output(self) -> str:
         return self.file.read_text(errors="replace")
 
+    @property
+    def outputs(self) -> list[str]:
+        """Of each rank, where they are apart."""
+        files = [Path(f"{self.file}.{rank}") for rank in range(len(self.ranks))]
+        return [file.read_text(errors="replace") if file.exists() else "" for file in files]
+
     def wait(self, timeout: float = 240) -> Ended:
         """Wait until the launcher has ended; fail the test where it takes longer."""
         if not self.ended(timeout):
@@ -196,6 +202,7 @@ class Warm:
         here: Sequence[int] | None = None,
         namespaces: Sequence[str] = (),
         mortal: bool = True,
+        apart: bool = False,
     ) -> Started:
         """Start a script on some ranks, and go on.
 
@@ -204,6 +211,8 @@ class Warm:
             here: those of the ranks that are on this host.
             namespaces: paths of a host's namespaces, which the ranks enter.
             mortal: whether ranks die with their launcher.
+            apart: as without a launcher: a rank that fails ends no other, and each has an output
+                of its own.
         """
         self.count += 1
         output = self.folder / f"output_{self.count}"
@@ -218,6 +227,7 @@ class Warm:
             "output": str(output),
             "namespaces": list(namespaces),
             "mortal": mortal,
+            "apart": apart,
         }
         assert self.process.stdin is not None and self.process.stdout is not None
         began = time.monotonic()

@@ -113,7 +113,7 @@ def _launch(request: dict[str, Any]) -> NoReturn:
         pid, status = os.wait()
         if pid in ranks:
             codes[pid] = os.waitstatus_to_exitcode(status)
-            if code := codes[pid]:
+            if (code := codes[pid]) and not request["apart"]:
                 end(signal.SIGTERM, None)
     _leave(0)
 
@@ -140,6 +140,10 @@ def _be_rank(request: dict[str, Any], rank: int, local: int, launcher: int) -> N
         _end_with_parent()
         if os.getppid() != launcher:  # it ended before
             os._exit(1)
+    if request["apart"]:
+        own = os.open(f"{request['output']}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(own, 1)
+        os.dup2(own, 2)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(local), LOCAL_SIZE=str(len(request["ranks"])))
     script = request["script"]
     sys.argv = [script, f"--local_rank={local}", *request["arguments"]]

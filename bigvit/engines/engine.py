@@ -129,7 +129,8 @@ class Engine(Protocol):
         ...
 
     def slices(self) -> Iterator[Slice]:
-        """This rank's part of what a checkpoint holds; a fresh optimizer's moments are zeros."""
+        """This rank's part of what a checkpoint holds: of a tensor, the same of every kind. A fresh
+        optimizer's moments are zeros."""
         ...
 
     def scalars(self) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def zero_of(run: Run) -> dict[str, Any]:
     given: dict[str, Any] = config.get("zero_optimization", {})
     zero = {**DEFAULTS, "overlap_comm": stage_of(config) == 3, **given, "stage": stage_of(config)}
     for key in ("offload_optimizer", "offload_param"):
-        zero[key] = (given.get(key) or {}).get("device", "none") != "none"
+        where: dict[str, Any] = given.get(key) or {}
+        zero[key] = where.get("device", "none") != "none"
     return {k: int(v) if type(v) is float else v for k, v in zero.items()}
 
 

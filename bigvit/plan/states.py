@@ -165,7 +165,7 @@ class Held:
         compact = gradient == WIDE and kind != WIDE
         touched = WIDE * updated if compact else kind * self.touched(zero["round_robin_gradients"])
         wide = gradient if compact and not second else kind
-        bucket, gradients, buckets = min(zero["reduce_bucket_size"], trained), 0, 0
+        bucket, buckets = min(zero["reduce_bucket_size"], trained), 0
         if zero["contiguous_gradients"] or offload:
             buckets = zero["reduce_bucket_size"] * wide * (1 + zero["overlap_comm"])
         # at stage 1 what others step still lies in them

@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pictures import CLASSES, crop, jpegs, write_folders
+from pictures import CLASSES, DATA, crop, jpegs, write_folders
+
+from bigvit.data import sources
+from bigvit.data.sources import open_source
+from bigvit.data.sources.shards import ShardSource
 
 TRAIN, TEST = 8, 4
 
@@ -122,3 +126,15 @@ def write_idx(root: Path, zipped: bool) -> None:
             content = header.tobytes() + values.tobytes()
             path = root / f"{split}-{kind}-ubyte{'.gz' if zipped else ''}"
             path.write_bytes(gzip.compress(content) if zipped else content)
+
+
+JPEG = jpegs(1)[0][2]
+PAIR = [("a.cls", b"1"), ("a.jpg", JPEG)]
+
+
+def opened(root: Path) -> ShardSource:
+    """The training images, as a new process would find them."""
+    sources._open.cache_clear()  # pyright: ignore
+    found = open_source(DATA, "train", root)
+    assert isinstance(found, ShardSource)
+    return found

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pictures import DATA
+from pictures import DATA, RECIPE
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
@@ -23,7 +23,9 @@ from bigvit.data import augment, photo
 from bigvit.data.augment import crop, on_device, three_augment
 from bigvit.data.decode import BadImage, Photo
 from bigvit.data.photo import Part
-from bigvit.recipe import RandAugment, SimpleRandomCrop, ThreeAugment
+from bigvit.recipe import ImageSize, RandAugment, SimpleRandomCrop, ThreeAugment
+from bigvit.recipe.check import check_recipe
+from bigvit.recipe.store import recipe_from_json, to_json
 
 ROOT = Path(__file__).parents[2]
 PHOTOGRAPHS = [Image.fromarray(pixels) for pixels in load_sample_images().images]  # 640 x 427
@@ -195,6 +197,16 @@ def test_a_recipe_that_a_device_cannot_do_is_refused(capsys: pytest.CaptureFixtu
 
     assert main(["digits_vit", "--engine", "single", "--augment-on", "device"]) == 2
     assert "--augment-on device: this recipe has no 3-Augment" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [168, (96, 224)], ids=str)
+def test_scaled_decoding_is_refused_where_it_is_no_faster(size: ImageSize):
+    recipe = replace(RECIPE, data=replace(DATA, image_size=size, decode="scaled"))
+    with pytest.raises(ValueError, match="decode: scaled is not allowed.* exact .* 160 pixels"):
+        check_recipe(recipe)
+    older: Any = to_json(replace(RECIPE, data=DATA))
+    del older["data"]["decode"]
+    assert recipe_from_json(older).data == DATA
 
 
 def verdict(given: bytes, part: Part | None) -> tuple[str, Any]:

@@ -22,7 +22,7 @@ from bigvit.engines.build import meet_ranks  # noqa: E402
 from bigvit.ranks.joining import Ranks, connect, end  # noqa: E402
 from bigvit.recipe import Run  # noqa: E402
 
-UPDATES = 4  # most runs stop there, in mid-epoch
+UPDATES = 3  # most runs stop there, in mid-epoch
 STOP = 2  # and the resumed one here, too
 LAMB = ("stage 2, offloaded", "stage 3, small sub-groups")  # offloaded: of the shorter recipe
 CAIT = ("lamb", 3)

@@ -30,7 +30,7 @@ def cait_other_runs(ranks: Ranks, folder: Path) -> None:
 
 
 def _runs(
-    ranks: Ranks, folder: Path, which: list[tuple[str, int]], stop_after: int | None = None
+    ranks: Ranks, folder: Path, which: list[tuple[str, int]], stop_after: int = tiny.SHORT
 ) -> None:
     """At stage 3 every block is recomputed."""
     fetched = folder / "fetched.json"

@@ -13,7 +13,7 @@ from bigvit.data.batch import Batch
 from bigvit.data.prepare import Inputs, Prepare
 from bigvit.ranks.joining import Ranks
 
-LEGS = (("zero3", 4), ("zero1", 8), ("zero2", 12), ("zero1", 16))  # `single` makes the rest
+LEGS = (("zero3", 3), ("zero1", 6), ("zero2", 9), ("zero1", 11))  # `single` makes the rest
 RECIPES = {"adamw": tiny.adamw, "lamb": tiny.lamb}
 
 

@@ -26,7 +26,7 @@ def two_ranks(warm, tmp_path_factory) -> Path:
         "accumulated",
     )
     done = warm(
-        *(2, RANKS, folder, *names, "held"),
+        *(2, RANKS, folder, *names, "planned"),
         *("agree_on_error", "not_finite", "counts", "chain"),
         timeout=600,
     )

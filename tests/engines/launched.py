@@ -32,8 +32,14 @@ def options(way: Way) -> dict[str, Any]:
 
 
 def train(ranks: Ranks, folder: Path, recipe: Recipe, **options: object) -> str:
-    """One run of the recipe, as `scripts/train.py` does it after its checks."""
-    values = {"log_every": 1, "workers": 0, "micro_batch": tiny.MICRO_BATCH, **options}
+    """One run of the recipe, as `scripts/train.py` does it after its checks; not to its end."""
+    values = {
+        "log_every": 1,
+        "workers": 0,
+        "micro_batch": tiny.MICRO_BATCH,
+        "stop_after": tiny.updates(recipe),
+        **options,
+    }
     command = Command(folder.name, recipe, Run(run_dir=folder, **values), ())
     start = plan_start(command)
     ranks.agree(0)  # every rank has looked before rank 0 writes

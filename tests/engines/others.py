@@ -72,7 +72,7 @@ def others_chain(ranks: Ranks, folder: Path) -> None:
     """One run that goes from engine to engine."""
     for name, recipe in RECIPES.items():
         for leg, way in enumerate(LEGS):
-            stop = None if leg + 1 == len(LEGS) else 2 * leg + 1
+            stop = tiny.UPDATES if leg + 1 == len(LEGS) else 2 * leg + 1
             train(
                 ranks,
                 folder / f"chain {name}",

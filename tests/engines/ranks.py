@@ -121,8 +121,9 @@ def counts(ranks: Ranks, folder: Path, ways: guards.Ways = (0, 3)) -> None:
         (folder / f"counts_{ranks.world}.json").write_text(json.dumps(found))
 
 
-def held(ranks: Ranks, folder: Path) -> None:
+def planned(ranks: Ranks, folder: Path) -> None:
     """Bytes that engines hold while the optimizer steps, and what was predicted."""
+    sys.path.append(str(Path(__file__).parents[2]))
     from benchmarks.plan import Memory
     from bigvit.data.loader import train_batches
     from bigvit.data.prepare import Prepare
@@ -134,14 +135,15 @@ def held(ranks: Ranks, folder: Path) -> None:
         source, task = DigitsSource("train"), outline(tiny.lamb)
         batches = train_batches(source, tiny.lamb, layout, ranks.rank, 0, 0, task.draws)
         batch, memory, seen = next(batches), Memory(), list[int]()
-        engine = build_engine(tiny.lamb, run, layout, ranks)
+        engine: Any = build_engine(tiny.lamb, run, layout, ranks)
         masters = getattr(engine, "masters", None)
         optimizer = masters.optimizer if masters else engine.inside.optimizer
         optimizer.register_step_pre_hook(lambda *_, m=memory, s=seen: s.append(m.held()))
         engine.update(Prepare(tiny.lamb, ranks.device).later(batch), 1e-3)
-        found[str(way)] = max(seen), states(tiny.lamb, layout, run, ranks.world).step
+        said = states(tiny.lamb, layout, run, ranks.world)
+        found[str(way)] = max(seen), said.kept + said.stepping
     if ranks.rank == 0:  # no other has more
-        (folder / "held.json").write_text(json.dumps(found))
+        (folder / "planned.json").write_text(json.dumps(found))
 
 
 def agree_on_error(ranks: Ranks, folder: Path) -> None:
@@ -217,7 +219,7 @@ SCENARIOS = {
         accumulated,
         other_world,
         counts,
-        held,
+        planned,
         agree_on_error,
         not_finite,
     )

@@ -1,6 +1,7 @@
 """`single` on the same global batches, its sums taken in another order where asked."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ def train_single(
     order: int | None = None,
     change: Callable[[SingleEngine], None] | None = None,
 ) -> tuple[Weights, list[float]]:
-    """Weights after the whole recipe, with their average as "ema NAME" where there is one, and the
-    loss of every update."""
+    """Weights after `tiny.updates` of the recipe, with their average as "ema NAME" where there is
+    one, and the loss of every update."""
     engine = Reordered(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
     engine.order = order
@@ -69,7 +70,8 @@ def train_single(
         DigitsSource("train"), recipe, tiny.cut(recipe, 1), 0, 0, 0, engine.task.draws
     )
     losses = [
-        engine.update(prepare.later(micro), recipe.lr(i)).loss for i, micro in enumerate(batches)
+        engine.update(prepare.later(micro), recipe.lr(i)).loss
+        for i, micro in enumerate(islice(batches, tiny.updates(recipe)))
     ]
     names = {"weight": "", "ema": "ema "}
     parts = [part for part in engine.slices() if part.kind in names]

@@ -22,7 +22,7 @@ from bigvit.recipe import Recipe, Run, batch_layout
 from bigvit.task import Task
 
 # largest of five orders, torch 2.14.1 on an x86-64 CPU; LAMB's is in test_lamb.py
-YARDSTICK = 3.5e-7
+YARDSTICK = 4.3e-7
 ALLOWED = 10
 
 
@@ -53,7 +53,7 @@ def test_another_world_size_and_stage_equals_single(three_ranks, reference):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_attention_alone_trained_and_resumed_equals_single(stage, two_ranks):
     single, _ = train_single(tiny.attention)
-    found = trained(two_ranks / f"frozen_{stage}", updates=10)
+    found = trained(two_ranks / f"frozen_{stage}", updates=tiny.SHORT)
     print(f"stage {stage}: {distance(found, single):.2e}")
     assert distance(found, single) <= ALLOWED * YARDSTICK
     fresh = Task(tiny.attention)
@@ -116,8 +116,7 @@ def test_micro_batches_in_bf16_add_up_in_float32(stage, two_ranks, gradients):
 
 
 def test_bf16_is_identical_at_stages_1_and_2_and_close_at_the_others(two_ranks):
-    updates = tiny.bf16.updates
-    weights = {stage: trained(two_ranks / f"bf16_{stage}", updates) for stage in (0, 1, 2, 3)}
+    weights = {stage: trained(two_ranks / f"bf16_{stage}", tiny.SHORT) for stage in (0, 1, 2, 3)}
     assert distance(weights[1], weights[2]) == 0
     for stage in (0, 3):
         assert distance(weights[stage], weights[1]) < 2e-2

@@ -4,12 +4,13 @@ import json
 
 import precision
 import pytest
+import tiny
 from reference import distance, trained
 from test_resume import assert_equal
 
 from bigvit.checkpoint.manifest import read_manifest, step_name
 
-UPDATES = precision.recipe.updates
+UPDATES = tiny.SHORT
 LAST = step_name(UPDATES)
 
 

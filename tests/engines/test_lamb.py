@@ -13,8 +13,8 @@ from timm.optim.lamb import Lamb as TimmLamb
 
 from bigvit.engines.single import SingleEngine
 
-YARDSTICK = 9.0e-7  # largest of five orders of summation, as in test_equality.py
-YARDSTICK_SHORT = 1.0e-6  # of the shorter recipe
+YARDSTICK = 9.1e-7  # largest of five orders of summation, as in test_equality.py
+YARDSTICK_SHORT = 9.2e-7  # of the shorter recipe
 ALLOWED = 10
 PER_UPDATE = 1e-6  # relative, of each parameter, given the same gradients
 MORE_TRAFFIC = 0.03
@@ -62,14 +62,14 @@ def test_a_run_equals_single(world, name, lamb_ranks, single, single_short):
     if recipe == tiny.lamb:
         assert_single(run, single, YARDSTICK)
     else:
-        assert_single(run, single_short, YARDSTICK_SHORT, tiny.lamb_short.updates)
+        assert_single(run, single_short, YARDSTICK_SHORT, tiny.SHORT)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", lamb.MORE_RANKS)
 def test_a_run_on_four_ranks_equals_single(name, four_ranks, single_short):
     run = four_ranks / f"lamb 4 {name}"
-    assert_single(run, single_short, YARDSTICK_SHORT, tiny.lamb_short.updates)
+    assert_single(run, single_short, YARDSTICK_SHORT, tiny.SHORT)
 
 
 def assert_single(run: Path, single, yardstick: float, updates: int = tiny.UPDATES) -> None:
@@ -114,7 +114,7 @@ def test_the_same_check_fails_on_stock_lamb_under_zero(stage, lamb_ranks):
 @pytest.mark.parametrize("name", ["stage 2, offloaded", "stage 3, small sub-groups"])
 def test_stopped_in_mid_epoch_and_resumed(name, lamb_ranks):
     halves, whole = lamb_ranks / f"lamb halves {name}", lamb_ranks / f"lamb 2 {name}"
-    assert_equal(halves, whole, lamb.recipe_of(2, name).updates, evaluation=False)
+    assert_equal(halves, whole, tiny.updates(lamb.recipe_of(2, name)))
 
 
 def test_the_average_is_evaluated_beside_the_weights(lamb_ranks):
@@ -125,14 +125,13 @@ def test_the_average_is_evaluated_beside_the_weights(lamb_ranks):
         lines[name] = [(e["update"], e["ema_test_loss"], e["test_loss"]) for e in evaluated]
         assert all(e["ema_images"] == e["images"] == 300 for e in evaluated)
     for name, found in lines.items():
-        assert len(found) == 2 and all(ema != last for _, ema, last in found)
+        assert len(found) == 1 and all(ema != last for _, ema, last in found)
         for one, other in zip(found, lines["stage 0"], strict=True):
             assert one == pytest.approx(other, rel=1e-5), name
 
 
 def test_bf16_is_identical_at_stages_1_and_2_and_close_at_the_others(lamb_ranks):
-    updates = tiny.lamb_short.updates
-    weights = {stage: trained(lamb_ranks / f"lamb bf16 {stage}", updates) for stage in range(4)}
+    weights = {stage: trained(lamb_ranks / f"lamb bf16 {stage}", tiny.SHORT) for stage in range(4)}
     assert all(torch.equal(weights[1][name], weights[2][name]) for name in weights[1])
     for stage in (0, 3):
         print(f"stage {stage}: {distance(weights[stage], weights[1]):.1e}")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import guards
 import others
-import precision
 import pytest
 import test_lamb
 import tiny
@@ -115,12 +114,12 @@ def test_what_else_torch_shards_equals_single(option, more_on_two, reference):
 @pytest.mark.parametrize("way", others.WAYS)
 def test_stopped_in_mid_epoch_and_resumed(way, more_on_two):
     assert_equal(more_on_two / f"halves {way}", more_on_two / f"lamb {way} 2")
-    assert_equal(more_on_two / f"bf16 halves {way}", more_on_two / f"bf16 {way}", tiny.bf16.updates)
+    assert_equal(more_on_two / f"bf16 halves {way}", more_on_two / f"bf16 {way}", tiny.SHORT)
 
 
 @pytest.mark.parametrize("way", others.EACH)
 def test_an_fp16_overflow_skips_one_update_and_a_resumed_run_has_its_bits(way, on_two):
-    updates = precision.recipe.updates
+    updates = tiny.SHORT
     run = on_two / f"fp16_{way}"
     manifest = read_manifest(run / "checkpoints" / step_name(updates))
     assert (manifest.batch, manifest.update) == (updates, updates - 1)
@@ -131,14 +130,14 @@ def test_an_fp16_overflow_skips_one_update_and_a_resumed_run_has_its_bits(way, o
 
 @pytest.mark.slow
 def test_engines_are_close_in_half_precision(more_on_two):
-    for kind, updates in (("bf16 ", tiny.bf16.updates), ("fp16_", precision.recipe.updates)):
-        one, other = (trained(more_on_two / f"{kind}{way}", updates) for way in others.EACH)
+    for kind in ("bf16 ", "fp16_"):
+        one, other = (trained(more_on_two / f"{kind}{way}", tiny.SHORT) for way in others.EACH)
         assert 0 < distance(one, other) < 2e-2
 
 
 @pytest.mark.slow
 def test_statistics_are_those_of_deepspeed(more_on_two):
-    first, *rest = (trained(more_on_two / f"cvt {way}", 10) for way in (2, *others.EACH))
+    first, *rest = (trained(more_on_two / f"cvt {way}", tiny.SHORT) for way in (2, *others.EACH))
     for found in rest:
         assert distance(found, first) <= ALLOWED * YARDSTICK
 

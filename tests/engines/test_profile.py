@@ -3,6 +3,7 @@ beside a plan, where its device was measured."""
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ def test_updates_are_traced_and_stay_what_they_are(
     device = Device(2**34, 1e10, {"fp32": 1e11}, 1e9, "made up", products=0.5)
     write_calibration(HERE, device, None)
     folder, layout = tmp_path / "run", tiny.cut(tiny.adamw, 1)
-    options = Run(run_dir=folder, engine="single", workers=0, profile=first, log_every=1)
+    more = Run(run_dir=folder, engine="single", workers=0, log_every=1)
+    options = replace(more, profile=first, stop_after=tiny.UPDATES)
     command = Command("tiny", tiny.adamw, options, ())
     opened = RunFolder(folder, command, 1)
     run(command, layout, plan_start(command), alone(), opened, lambda: False)

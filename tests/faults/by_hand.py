@@ -1,4 +1,4 @@
-"""Ranks that are started by hand, each a plain process, and what becomes of them."""
+"""Ranks that no launcher ends, each a plain process or a warm one, and what becomes of them."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -41,7 +42,46 @@ class Ended:
     seconds: float
 
 
-class ByHand:
+class _Ranks:
+    def said(self) -> list[str]:
+        raise NotImplementedError
+
+    def wait_until(self, rank: int, text: str, seconds: float = 60) -> None:
+        """Wait until a rank has said something."""
+        deadline = time.monotonic() + seconds
+        while text not in self.said()[rank]:
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+
+
+class Apart(_Ranks):
+    """Ranks that a warm process forked: for what is not about their start."""
+
+    def __init__(
+        self,
+        warm: Any,
+        world: int,
+        script: Path,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.started = warm.start(world, script, *arguments, environment=environment, apart=True)
+        self.ranks = [psutil.Process(pid) for pid in self.started.ranks]
+
+    def said(self) -> list[str]:
+        return self.started.outputs
+
+    def end(self, seconds: float) -> Ended:
+        """Wait for the end of all; the time is that from now on."""
+        began = time.monotonic()
+        ended = self.started.wait(seconds)
+        return Ended(list(ended.codes), self.said(), time.monotonic() - began)
+
+    def kill(self) -> None:
+        self.started.kill()
+
+
+class ByHand(_Ranks):
     """Ranks of one host; what they start ends with them."""
 
     def __init__(
@@ -74,13 +114,6 @@ class ByHand:
 
     def said(self) -> list[str]:
         return [file.read_text(errors="replace") for file in self.files]
-
-    def wait_until(self, rank: int, text: str, seconds: float = 60) -> None:
-        """Wait until a rank has said something."""
-        deadline = time.monotonic() + seconds
-        while text not in self.said()[rank]:
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.05)
 
     def wait_until_listening(self) -> None:
         """Wait until every rank has come to our first lines, where it takes signals."""

@@ -1,5 +1,6 @@
 """A run to break."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,3 +20,16 @@ def stopped_run(tmp_path_factory) -> Path:
     code = main(["digits_vit", *TINY, "--engine", "single", *options, "--stop-after", "4"])
     assert code == 85
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in."""
+    monkeypatch.chdir(tmp_path)  # where a default run folder would be made
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, stopped_run: Path) -> Path:
+    """A copy of a stopped run in it."""
+    return Path(shutil.copytree(stopped_run, folder / "run"))

@@ -1,7 +1,7 @@
 """`scripts/train.py` on one of two ranks, where rank 1 alone meets an error; and what each update
 has the ranks agree on.
 
-    RANK=... python one_rank.py PHASE FOLDER RECIPE ...
+    one_rank.py --local_rank=RANK PHASE FOLDER RECIPE ...
 
 PHASE: reading or evaluating. Each rank writes FOLDER/RANK.json: for every update the all-reduces
 that bigvit asked for since the one before, in their order ("host", "host, later" or "device").
@@ -21,7 +21,7 @@ from bigvit.data.sources import DigitsSource
 from bigvit.training import loop
 
 OURS = str(Path(bigvit.train.__file__).parent)
-phase, folder, *rest = sys.argv[1:]
+_, phase, folder, *rest = sys.argv[1:]
 rank = int(os.environ["RANK"])
 seen: list[str] = []
 updates: list[list[str]] = []

@@ -126,6 +126,7 @@ def failed(ranks: Ranks, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    scenario = {each.__name__: each for each in (leave, stand, race, failed)}[sys.argv[1]]
-    scenario(joined(), Path(sys.argv[2]))
+    name, folder = sys.argv[-2:]
+    scenario = {each.__name__: each for each in (leave, stand, race, failed)}[name]
+    scenario(joined(), Path(folder))
     end(0)

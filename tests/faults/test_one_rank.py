@@ -1,60 +1,36 @@
 """What the ranks agree on in an update, and an error that one of them alone meets."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from small import ROOT, TINY
+from by_hand import Apart
+from small import TINY
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.run import checkpoints_of
 
+SCRIPT = Path(__file__).with_name("one_rank.py")
 EPOCH = ("--schedule.epochs", "1", "--schedule.warmup-epochs", "0", "--evaluate-every", "1")
 OPTIONS = ("--workers", "0", "--checkpoint-every", "3", "--log-every", "5", "--timeout", "60")
 
 
-def failed(phase: str, folder: Path) -> tuple[list[int], list[str], list[list[list[str]]]]:
+def failed(
+    warm: Any, phase: str, folder: Path
+) -> tuple[list[int], list[str], list[list[list[str]]]]:
     """Exit codes, outputs and all-reduces of two ranks, of which the second meets an error."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    words = ["digits_vit", *TINY, *EPOCH, *OPTIONS, "--run-dir", str(folder / "run")]
-    command = [sys.executable, str(Path(__file__).with_name("one_rank.py")), phase, str(folder)]
-    ranks = []
-    for rank in range(2):
-        here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-        there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2"}
-        env = {**os.environ, **here, **there, "OMP_NUM_THREADS": "1"}
-        pipe = subprocess.PIPE
-        ranks.append(
-            subprocess.Popen(
-                [*command, *words],
-                cwd=ROOT,
-                env=env,
-                stdout=pipe,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    try:
-        outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-    return [rank.returncode for rank in ranks], outputs, found
+    words = ("digits_vit", *TINY, *EPOCH, *OPTIONS, "--run-dir", folder / "run")
+    end = Apart(warm, 2, SCRIPT, phase, folder, *words).end(150)
+    return end.codes, end.output, [json.loads((folder / f"{r}.json").read_text()) for r in (0, 1)]
 
 
 @pytest.mark.parametrize("phase", ["reading", pytest.param("evaluating", marks=pytest.mark.slow)])
-def test_one_rank_alone_meets_an_error(phase: str, tmp_path: Path) -> None:
+def test_one_rank_alone_meets_an_error(phase: str, warm: Any, tmp_path: Path) -> None:
     began = time.monotonic()
-    codes, outputs, updates = failed(phase, tmp_path)
+    codes, outputs, updates = failed(warm, phase, tmp_path)
     assert codes == [1, 1], outputs
     assert time.monotonic() - began < 100, "nobody waits for a rank that has ended"
     doing = "reading batch 9 failed" if phase == "reading" else "evaluating failed"

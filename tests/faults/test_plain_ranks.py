@@ -3,20 +3,23 @@
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from by_hand import ByHand
+from by_hand import Apart
 
 SCRIPT = Path(__file__).with_name("plain_ranks.py")
 
 
-def started(world: int, scenario: str, tmp_path: Path) -> ByHand:
-    return ByHand(world, scenario, tmp_path / "checkpoints", script=SCRIPT, folder=tmp_path)
+@pytest.fixture
+def started(warm, tmp_path) -> Callable[[int, str], Apart]:
+    """Start some ranks."""
+    return lambda world, scenario: Apart(warm, world, SCRIPT, scenario, tmp_path / "checkpoints")
 
 
-def test_a_rank_that_leaves_while_others_are_at_work_ends_the_run_with_its_reason(tmp_path):
-    end = started(3, "leave", tmp_path).end(30)
+def test_a_rank_that_leaves_while_others_are_at_work_ends_the_run_with_its_reason(started):
+    end = started(3, "leave").end(30)
     assert end.codes == [2, 2, 2]
     reason = "rank 1 on here: its file cannot be read"
     assert end.output[0] == f"watching\nerror: {reason}\ntold 2: {reason}\n"
@@ -24,8 +27,8 @@ def test_a_rank_that_leaves_while_others_are_at_work_ends_the_run_with_its_reaso
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_rank_that_stood_still_is_blamed_and_blames_nobody(victim, tmp_path):
-    ranks = started(3, "stand", tmp_path)
+def test_a_rank_that_stood_still_is_blamed_and_blames_nobody(victim, started):
+    ranks = started(3, "stand")
     try:
         for rank in range(3):
             ranks.wait_until(rank, "watching")
@@ -33,7 +36,7 @@ def test_a_rank_that_stood_still_is_blamed_and_blames_nobody(victim, tmp_path):
         time.sleep(2)  # not long enough to be given up
         ranks.ranks[victim].send_signal(signal.SIGCONT)
         time.sleep(1)
-        assert all(process.poll() is None for process in ranks.ranks), ranks.said()
+        assert all(process.is_running() for process in ranks.ranks), ranks.said()
         ranks.ranks[victim].send_signal(signal.SIGSTOP)
         time.sleep(9)
         ranks.ranks[victim].send_signal(signal.SIGCONT)
@@ -49,8 +52,8 @@ def test_a_rank_that_stood_still_is_blamed_and_blames_nobody(victim, tmp_path):
     assert f"told 1: rank {victim} on here did not answer" in end.output[0]
 
 
-def test_ranks_that_die_within_a_second_are_named_together(tmp_path):
-    ranks = started(4, "stand", tmp_path)
+def test_ranks_that_die_within_a_second_are_named_together(started):
+    ranks = started(4, "stand")
     try:
         for rank in range(4):
             ranks.wait_until(rank, "watching")
@@ -66,8 +69,8 @@ def test_ranks_that_die_within_a_second_are_named_together(tmp_path):
 
 
 @pytest.mark.parametrize("scenario", ["race", pytest.param("failed", marks=pytest.mark.slow)])
-def test_what_a_faster_rank_writes_is_not_cleared_away(scenario, tmp_path):
-    end = started(2, scenario, tmp_path).end(60)
+def test_what_a_faster_rank_writes_is_not_cleared_away(scenario, started, tmp_path):
+    end = started(2, scenario).end(60)
     assert end.codes == [0, 0], end.output
     assert all(said.endswith("saved\n") for said in end.output), end.output
     (made,) = (tmp_path / "checkpoints").glob("step_*")

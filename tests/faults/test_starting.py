@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import TINY, ByHand, Ended, free_port
+from by_hand import TINY, Apart, ByHand, Ended, free_port
 from small import content
 
 from bigvit.recipe.parse import parse
@@ -21,13 +21,16 @@ from bigvit.training.run_folder import status_of
 SOON = 20
 
 
-def started(tmp_path: Path, **options: Any) -> ByHand:
+def options(tmp_path: Path) -> tuple[object, ...]:
+    return ("digits_vit", *TINY, "--run-dir", tmp_path / "run", "--workers", 0)
+
+
+def started(tmp_path: Path, **more: Any) -> ByHand:
     (tmp_path / "said").mkdir()
-    arguments = ("digits_vit", *TINY, "--run-dir", tmp_path / "run", "--workers", 0)
-    return ByHand(2, *arguments, folder=tmp_path / "said", **options)
+    return ByHand(2, *options(tmp_path), folder=tmp_path / "said", **more)
 
 
-def ended(ranks: ByHand, tmp_path: Path, named: str) -> Ended:
+def ended(ranks: ByHand | Apart, tmp_path: Path, named: str) -> Ended:
     """The survivor says who died, and leaves a status; nothing else is left."""
     end = ranks.end(SOON)
     survivor = 1 if named.startswith("rank 0") else 0
@@ -55,9 +58,9 @@ def test_a_rank_that_is_killed_before_the_ranks_meet_is_named(victim, tmp_path):
         ranks.kill()
 
 
-def test_a_rank_that_is_killed_while_the_ranks_connect_is_named(tmp_path):
+def test_a_rank_that_is_killed_while_the_ranks_connect_is_named(warm, tmp_path):
     held = Path(__file__).with_name("held.py")
-    ranks = started(tmp_path, script=held, environment={"HELD": "1"})
+    ranks = Apart(warm, 2, held, *options(tmp_path), environment={"HELD": "1"})
     try:
         ranks.wait_until(1, "held")
         ranks.ranks[1].kill()
@@ -157,8 +160,8 @@ def test_weights_that_one_rank_alone_cannot_read_end_all_with_its_reason(tmp_pat
     whole, cut = tmp_path / "whole.pth", tmp_path / "cut.pth"
     torch.save({"model": model.state_dict()}, whole)
     cut.write_bytes(whole.read_bytes()[:-3000])
-    options = {0: ("--init", whole), 1: ("--init", cut)}
-    ranks = started(tmp_path, only={r: ("--starts-from", "x", *o) for r, o in options.items()})
+    files = enumerate((whole, cut))
+    ranks = started(tmp_path, only={r: ("--starts-from", "x", "--init", file) for r, file in files})
     end = ranks.end(60)
     assert end.codes == [2, 2], end.output
     said = (

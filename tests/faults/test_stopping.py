@@ -127,6 +127,7 @@ def test_bigvit_launch_passes_a_signal_on_and_the_exit_code_back(number, tmp_pat
 def test_a_run_outlives_what_reads_its_output(tmp_path):
     run = tmp_path / "run"
     options = ("--run-dir", str(run), "--workers", "0", "--log-every", "1", "--engine", "single")
+    options += ("--schedule.epochs", "3")  # a second's work, all of it without a reader
     command = [sys.executable, "-u", "scripts/train.py", "digits_vit", *TINY, *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None and process.stdout.readline()

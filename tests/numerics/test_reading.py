@@ -16,15 +16,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from oblong import WIDE, recipe_of, saved, task_of, write_images
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from saving import rewrite
 
 from bigvit.checkpoint import manifest as manifests
+from bigvit.checkpoint.load import fill
 from bigvit.checkpoint.weights import Unfit, read_init
 from bigvit.cli import main
+from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, DRLoc, Recipe, Run
-from bigvit.training.loop import _given
+from bigvit.recipe.store import to_json
+from bigvit.training.loop import _checkpoint, _given
+from bigvit.training.start import Refused, Start, plan_start
 
 LOSS = DRLoc(0.5, None, "signed", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
 DRLOC = replace(recipe_of(32), objectives=(*recipe_of(32).objectives, LOSS))
@@ -288,10 +292,57 @@ def test_each_rank_hashes_its_share_and_a_damaged_one_is_gone_back_past(
     assert all(torch.equal(each, wanted) for each in found), found
 
 
+def test_rank_0_alone_reads_and_judges_a_manifest_once(run: Path, monkeypatch: pytest.MonkeyPatch):
+    """From the check before torch is imported until weights are read, on three ranks."""
+    seen, read = threading.local(), list[tuple[int, str]]()
+    real = manifests.read_json
+
+    def watched(path: Path) -> Any:
+        read.append((seen.rank, path.parent.name))
+        return real(path)
+
+    monkeypatch.setattr(manifests, "read_json", watched)
+    recipe = replace(DRLOC, ema=0.5)
+    (run / "recipe.json").write_text(json.dumps({"recipe": to_json(recipe)}))
+    command = Command("x", recipe, Run(resume="auto", run_dir=run), ())
+
+    def work(ranks: Ranks) -> Any:
+        seen.rank = ranks.rank
+        start = plan_start(command, judge=ranks.rank == 0)
+        assert start.folder == run and start.checkpoint is not None
+        found = _checkpoint(start, ranks, print)
+        assert found is not None
+        engine = SingleEngine(lambda: task_of(recipe, 7), recipe, ranks)
+        fill(engine, *found)
+        return {f"{part.kind}/{part.name}": part.view.clone() for part in engine.slices()}
+
+    each = on_ranks(3, work)
+    assert sorted(read) == [(0, "step_00000001"), (0, "step_00000002")], each
+    stored = load_file(run / "checkpoints" / "step_00000002" / "rank_00000.safetensors")
+    for found in each:
+        assert found.keys() == stored.keys(), found
+        assert all(torch.equal(found[name], stored[name]) for name in stored)
+
+
+def test_a_checkpoint_that_another_rank_does_not_see_is_refused_on_all(
+    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoint = manifests.checkpoints_in(two / "checkpoints")[-1]
+    seen, real = threading.local(), Path.is_dir
+    monkeypatch.setattr(
+        Path, "is_dir", lambda path: real(path) and (path != checkpoint or seen.rank == 0)
+    )
+
+    def work(ranks: Ranks) -> Any:
+        seen.rank = ranks.rank
+        return _checkpoint(Start(two, checkpoint), ranks, print)
+
+    for error in on_ranks(2, work):
+        assert isinstance(error, Refused) and f"not all ranks see {checkpoint}" in str(error)
+
+
 def split(checkpoint: Path, count: int) -> None:
     """Write a checkpoint of one file as one of several."""
-    from safetensors.torch import load_file
-
     tensors = load_file(checkpoint / "rank_00000.safetensors")
     names = {key: f"rank_{i % count:05d}.safetensors" for i, key in enumerate(sorted(tensors))}
     files = []

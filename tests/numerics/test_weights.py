@@ -3,8 +3,6 @@
 Shapes: N patches, D width.
 """
 
-import functools
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -168,54 +166,6 @@ def test_tensors_in_a_pth_may_stand_below_a_key(tmp_path: Path, wrap: str | None
     read = read_init(str(tmp_path / "x.pth")).weights
     assert read.keys() == state.keys()
     assert all(torch.equal(read[name], weight) for name, weight in state.items())
-
-
-class Attack:
-    """Pickled, it makes a folder when it is read."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.folder),)
-
-
-@pytest.mark.parametrize("old_format", [False, True])
-@pytest.mark.parametrize("kind", ["attack", "partial", "module"])
-def test_pickled_objects_are_not_run(tmp_path: Path, kind: str, old_format: bool):
-    made = tmp_path / "made"
-    objects: dict[str, Any] = {
-        "attack": Attack(made),
-        "partial": functools.partial(os.mkdir, str(made)),
-        "module": nn.Linear(2, 2),
-    }
-    state = ours().state_dict()
-    content = {"model": state, "args": objects[kind]}
-    torch.save(content, tmp_path / "x.pth", _use_new_zipfile_serialization=not old_format)
-    read = read_init(str(tmp_path / "x.pth")).weights
-    assert all(torch.equal(read[name], weight) for name, weight in state.items())
-    torch.save(objects[kind], tmp_path / "x.pth", _use_new_zipfile_serialization=not old_format)
-    with pytest.raises(Unfit, match=r"x\.pth.*no named tensors"):
-        read_init(str(tmp_path / "x.pth"))
-    assert not made.exists()
-
-
-def test_a_file_without_named_tensors_is_refused(tmp_path: Path):
-    contents: list[Any] = [[torch.ones(2)], torch.ones(2), {"a": 1}, {"model": {"a": [1]}}]
-    for content in contents:
-        torch.save(content, tmp_path / "x.pth")
-        with pytest.raises(Unfit, match="no named tensors"):
-            read_init(str(tmp_path / "x.pth"))
-    for name in ("empty.pth", "empty.safetensors"):
-        (tmp_path / name).touch()
-        with pytest.raises(Unfit, match=name):
-            read_init(str(tmp_path / name))
-    for name in ("absent.pth", "absent.safetensors"):
-        with pytest.raises(Unfit, match=name):
-            read_init(str(tmp_path / name))
-    (tmp_path / "text.pth").write_text("<!DOCTYPE html>")
-    with pytest.raises(Unfit, match=r"text\.pth"):
-        read_init(str(tmp_path / "text.pth"))
 
 
 def test_a_model_that_timm_does_not_have_is_refused():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,14 +19,14 @@ VECTORS = 32 * (3840 + 1280 + 5120 + 1280 + 6 * 1280) + 1280 + 82 * 1280 + 2 * 1
 ALL = MATRICES + VECTORS
 
 
-def held(sharding: str, ranks: int, recipe: Recipe = H, engine="deepspeed", **run) -> States:
+def held(sharding: str, ranks: int, recipe: Recipe = H, engine: Any = "deepspeed") -> States:
     layout = Layout(ranks, 8, 2)
-    return states(recipe, layout, Run(engine=engine, sharding=sharding, **run), 8)
+    return states(recipe, layout, Run(engine=engine, sharding=sharding), 8)
 
 
-def sent(sharding: str, ranks: int, recipe: Recipe = H, engine="deepspeed", micro=2, **run):
-    layout = Layout(ranks, 8, micro)
-    found = traffic(recipe, layout, Run(engine=engine, sharding=sharding, **run), 8)
+def sent(sharding: str, ranks: int, engine: Any = "deepspeed") -> dict[tuple[str, str, int], int]:
+    layout = Layout(ranks, 8, 2)
+    found = traffic(H, layout, Run(engine=engine, sharding=sharding), 8)
     return {(each.kind, each.what, each.ranks): each.total for each in found}
 
 
