@@ -45,17 +45,17 @@ class Pretend(FakeTensorMode):
     tensor, are there, as code goes by them. What the host reads of a tensor that is not there is 1,
     and no comparison is true: so a norm is finite, and nothing has overflowed."""
 
-    avoid_device_init = True  # torch looks for devices otherwise, at every operation
+    @property
+    def avoid_device_init(self) -> bool:
+        return True  # torch looks for devices otherwise, at every operation
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.fake_tensor_converter = _Forgetful(copy_data=False)
         self.sent: Counter[tuple[str, int]] = Counter()  # bytes, by kind and number of ranks
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given = kwargs or {}
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given: dict[str, Any] = kwargs or {}
         tensors = [each for each in tree_leaves((args, given)) if isinstance(each, Tensor)]
         if func.namespace == "c10d":
             self._count(func._opname, args)
@@ -82,10 +82,8 @@ class Pretend(FakeTensorMode):
             return
         size, ranks = 0, 1
         for each in args:
-            if isinstance(each, torch.ScriptObject):
-                with_group = getattr(each, "_type", lambda: None)()
-                if with_group is not None and "ProcessGroup" in str(with_group):
-                    ranks = dist.ProcessGroup.unbox(each).size()
+            if isinstance(each, torch.ScriptObject) and str(each._type()).endswith("ProcessGroup"):
+                ranks = dist.ProcessGroup.unbox(each).size()
             leaves = [leaf for leaf in tree_leaves(each) if isinstance(leaf, Tensor)]
             size = max(size, sum(leaf.nbytes for leaf in leaves))
         self.sent[KINDS[name], ranks] += size
