@@ -5,6 +5,8 @@
 import os
 import resource
 import time
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ from bigvit.data.batch import Batch
 from bigvit.data.mix import draw
 from bigvit.data.prepare import Prepare
 from bigvit.engines.build import build_engine, outline
-from bigvit.engines.engine import Engine
+from bigvit.engines.engine import Engine, Pending
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Layout, Recipe, Run, sides
 from bigvit.rehearse.pieces import Piece
@@ -51,6 +53,8 @@ def rehearse(
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(layout.world)}
     os.environ |= {"LOCAL_RANK": str(rank % per_node), "LOCAL_SIZE": str(per_node)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    # it is DeepSpeed's, and of no consequence where there is no memory
+    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
     began = time.perf_counter()
     if run.engine == "deepspeed":
         from bigvit.engines.deepspeed.inside import pretend
@@ -63,6 +67,10 @@ def rehearse(
     ranks = Ranks(rank, layout.world, here, None, hosts=("",) * layout.world)
     whole = outline(recipe)
     shapes = {name: t.shape for name, t in (*whole.named_parameters(), *whole.named_buffers())}
+    micro = list[Pending]()
+    if fully:
+        batches = [_batch(recipe, layout, whole, rank, i) for i in range(layout.accumulation)]
+        micro = Prepare(recipe).later(batches)
     mode = Pretend()
     forget()
     with mode:
@@ -84,35 +92,24 @@ def rehearse(
         part.seconds = {"build": time.perf_counter() - began}
         if fully:
             began = time.perf_counter()
-            _update(recipe, layout, run, engine, mode, part)
+            _update(engine, micro, mode, part)
             part.seconds["update"] = time.perf_counter() - began
     part.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return part
 
 
-def _update(
-    recipe: Recipe,
-    layout: Layout,
-    run: Run,
-    engine: Engine,
-    mode: Pretend,
-    part: Part,
-) -> None:
-    inner: Any = getattr(engine, "inside", None) or engine.masters  # type: ignore
-    prepare = Prepare(recipe)
-    batches = [
-        _batch(recipe, layout, engine.task, part.rank, m) for m in range(layout.accumulation)
-    ]
-    stepping: list[int] = []
-    cut = run.engine == "deepspeed" and any(hasattr(p, "ds_id") for p in engine.task.parameters())
+def _update(engine: Engine, micro: Sequence[Pending], mode: Pretend, part: Part) -> None:
+    of: Any = engine
+    optimizer = of.inside.optimizer if hasattr(of, "inside") else of.masters.optimizer
+    cut, stepping = any(hasattr(p, "ds_id") for p in engine.task.parameters()), list[int]()
     try:
         for _ in range(ONCE_MORE if cut else 0):
-            engine.update(prepare.later(batches), 0.0)
+            engine.update(micro, 0.0)
         mode.sent.clear()
-        inner.optimizer.register_step_pre_hook(lambda *_: stepping.append(held()))
-        engine.update(prepare.later(batches), 0.0)
+        optimizer.register_step_pre_hook(lambda *_: stepping.append(held()))
+        engine.update(micro, 0.0)
     except RuntimeError as error:  # of what cannot be done without other ranks, or memory
-        part.update = str(error).strip().splitlines()[0]
+        part.update = str(error).strip().splitlines()[0][:120]
         return
     part.sent = {key: size for key, size in mode.sent.items() if key[1] > 1}
     part.stepping, part.between = max(stepping), held()

@@ -32,7 +32,7 @@ from bigvit.rehearse.pieces import Pieces
 
 MICRO = 2  # micro-batches of the update: what follows is like the second
 BLOCKS = 2  # of a model that ZeRO-3 updates: each of its weights is cut anew for every rank
-WITHIN = 0.01  # share by which bytes may differ from those predicted
+WITHIN = 0.01  # share by which bytes may be above those predicted
 ENGINES = {
     "deepspeed": "bigvit.engines.deepspeed.engine",
     "fsdp2": "bigvit.engines.fsdp2",
@@ -258,11 +258,11 @@ def _compare_bytes(found: Findings, said: States, own: Part, of: str) -> None:
         ("while the optimizer steps", said.step + said.host, own.stepping),
         ("between updates", said.between + said.host, own.between),
     ):
-        # the rank that holds most is predicted; another may have less
         found.say(
-            abs(predicted / held - 1) <= WITHIN,
-            f"rank {own.rank} holds {held / 1e9:.3f} GB {of}{what}",
-            f"tensors of the engine, without memory, beside {predicted / 1e9:.3f} GB predicted",
+            held <= (1 + WITHIN) * predicted,
+            f"rank {own.rank} holds {held / 1e6:,.2f} MB {of}{what}",
+            f"its tensors, without memory; {predicted / 1e6:,.2f} MB are predicted of the rank that "
+            "holds most",
         )
 
 
@@ -285,7 +285,7 @@ def _compare_traffic(
     total = sum(counted.values())
     found.say(
         not differing,
-        f"an update {of}of {layout.accumulation} micro-batches sends {total / 1e9:.3f} GB",
-        "; ".join(differing) or "its collectives, counted by kind and ranks, are as predicted",
+        f"an update {of}({layout.accumulation} micro-batches a rank) sends {total / 1e9:.3f} GB",
+        "; ".join(differing) or "its collectives, by kind and ranks: as predicted, to the byte",
     )
     return predicted, counted

@@ -32,6 +32,8 @@ def test_a_rank_of_eight_is_rehearsed_and_compared_with_its_run(tmp_path, capsys
     assert len(found["proved"]) == 8
     assert found["counted"]["sent"] and found["counted"]["sent"] == found["predicted"]["sent"]
     assert found["counted"]["ranks"] == [0, 7]
+    kept = sum(found["predicted"][kind] for kind in ("weights", "moments", "average", "buffers"))
+    assert found["counted"]["between"] == pytest.approx(kept, rel=0.01)
     assert found["memory"] < 3e9 and (found["ranks"], found["rank"]) == (8, 7)
     command = parse(["digits_vit", "--engine", "fsdp2", "--sharding", "node"])
     folder = RunFolder(tmp_path / "run", command, 8)
@@ -71,6 +73,8 @@ def test_every_way_is_rehearsed(way, more, tmp_path):
     found = certificate(tmp_path, way, 4, *more, *(("--per-node", "2") if "node" in way else ()))
     updated = any("an update" in row["what"] for row in found["proved"])
     assert updated or way == "fairscale oss"
+    if updated:
+        assert found["counted"]["sent"] == found["predicted"]["sent"]
 
 
 @pytest.mark.slow
