@@ -123,7 +123,7 @@ def counts(ranks: Ranks, folder: Path, ways: guards.Ways = (0, 3)) -> None:
 
 def planned(ranks: Ranks, folder: Path) -> None:
     """Bytes that engines hold while the optimizer steps, and what was predicted."""
-    sys.path.append(str(Path(__file__).parents[2]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # fairscale installs benchmarks of its own
     from benchmarks.plan import Memory
     from bigvit.data.loader import train_batches
     from bigvit.data.prepare import Prepare
