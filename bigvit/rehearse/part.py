@@ -53,8 +53,7 @@ def rehearse(
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(layout.world)}
     os.environ |= {"LOCAL_RANK": str(rank % per_node), "LOCAL_SIZE": str(per_node)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    # it is DeepSpeed's, and of no consequence where there is no memory
-    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+    warnings.simplefilter("ignore")  # libraries', of tensors that are not there
     began = time.perf_counter()
     if run.engine == "deepspeed":
         from bigvit.engines.deepspeed.inside import pretend

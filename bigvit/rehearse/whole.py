@@ -261,8 +261,8 @@ def _compare_bytes(found: Findings, said: States, own: Part, of: str) -> None:
         found.say(
             held <= (1 + WITHIN) * predicted,
             f"rank {own.rank} holds {held / 1e6:,.2f} MB {of}{what}",
-            f"its tensors, without memory; {predicted / 1e6:,.2f} MB are predicted of the rank that "
-            "holds most",
+            f"its tensors, without memory; {predicted / 1e6:,.2f} MB are predicted of the rank "
+            "that holds most",
         )
 
 
