@@ -28,7 +28,7 @@ from bigvit.data.augment.on_device import numbers_of
 from bigvit.data.augment.three_augment import Three
 from bigvit.data.decode import Photo
 from bigvit.data.photo import Part
-from bigvit.recipe import Data
+from bigvit.recipe import Data, Images
 from bigvit.recipe.check import SCALED
 from bigvit.recipe.find import find_recipe
 
@@ -68,9 +68,11 @@ def ours(data: Data, on_device: bool, contents: list[bytes], number: int) -> obj
     """What a data process does; less where the device does the rest."""
     image = Photo(contents[number % len(contents)], "")
     drawn = augment.draw(data, 0, 0, number, image.size)
+    scaled = isinstance(data, Images) and data.decode == "scaled"
     if on_device and isinstance(drawn.augment, Three):
-        return augment.apply(image, drawn._replace(augment=None)), numbers_of(drawn.augment)
-    return augment.apply(image, drawn)
+        pixels = augment.apply(image, drawn._replace(augment=None), scaled)
+        return pixels, numbers_of(drawn.augment)
+    return augment.apply(image, drawn, scaled)
 
 
 def theirs(transform: Callable[[Any], object], contents: list[bytes], number: int) -> object:
@@ -152,7 +154,7 @@ def scaled(side: int, small: bool) -> list[Row]:
     from sklearn.datasets import load_sample_images
 
     recipe = find_recipe("deit3_h14_in1k_126")[1]
-    data = replace(recipe.data, image_size=side, decode="scaled")
+    data = replace(recipe.data, image_size=side)
     named = ("astronaut", "coffee", "chelsea", "rocket")
     arrays = [getattr(photographs, name)() for name in named] + load_sample_images().images
     contents = [packed(Image.fromarray(pixels), 90) for pixels in arrays]
@@ -161,8 +163,8 @@ def scaled(side: int, small: bool) -> list[Row]:
     for i, content in product(draws, contents):
         image = Photo(content, "")
         crop: Any = augment.draw(data, 0, 0, i, image.size).crop
-        if crop.part(image.size).shrink > 1:
-            pair = [np.asarray(each.apply(image)) for each in (crop, crop._replace(scaled=False))]
+        if crop.part(image.size, True).shrink > 1:
+            pair = [np.asarray(crop.apply(image, each)) for each in (True, False)]
             differences.append(np.abs(pair[0].astype(int) - pair[1]))
     label, count = f"{side} px: scaled decoding", len(draws) * len(contents)
     mean, largest = np.mean(differences), np.max(differences)
@@ -199,7 +201,7 @@ def steps(side: int, small: bool) -> list[Row]:
         "3-Augment and jitter": coloured,
         "whole": lambda i: ours(data, False, contents, i),
         "Pillow: decode": lambda i: Image.open(io.BytesIO(contents[i])).convert("RGB"),
-        "Pillow: whole": lambda i: augment._applied(images[i].image(), drawn[i]),
+        "Pillow: whole": lambda i: augment._applied(images[i].image(), drawn[i], False),
     }
     seconds = interleaved(
         {name: lambda one=one: [one(i) for i in range(count)] for name, one in timed.items()},

@@ -67,13 +67,15 @@ def _train_sample(
     decides on."""
     epoch, slot, id = place
     bad = list[int]()
+    scaled = isinstance(data, Images) and data.decode == "scaled"
     for attempt in range(ATTEMPTS):
         try:
             image = source.open(id)
             drawn = augment.draw(data, seed, epoch, slot, image.size)
             three = drawn.augment if on_device and isinstance(drawn.augment, Three) else None
             drawn = drawn._replace(augment=None) if three else drawn
-            return Sample(augment.apply(image, drawn), id, slot, True, tuple(bad), three)
+            pixels = augment.apply(image, drawn, scaled)
+            return Sample(pixels, id, slot, True, tuple(bad), three)
         except BadImage:
             bad.append(id)
             key = ("replacement", seed, epoch, slot, attempt)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from pictures import DATA, RECIPE
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from bigvit.data import augment, photo
+from bigvit.data import augment, loader, photo
 from bigvit.data.augment import crop, on_device, three_augment
 from bigvit.data.decode import BadImage, Photo
 from bigvit.data.photo import Part
@@ -169,12 +170,13 @@ def test_a_varied_image_is_pillows(kind: str):
             augment.test_image(Photo(content, name), data), augment.test_image(image, data)
         ), name
         drawn = augment.draw(data, 3, 0, i, image.size)
-        found = augment.apply(Photo(content, name), drawn)
+        scaled = data.decode == "scaled"
+        found = augment.apply(Photo(content, name), drawn, scaled)
         with pytest.MonkeyPatch.context() as patch:
-            if data.decode == "scaled":  # of a file alone; by Pillow
+            if scaled:  # of a file alone; by Pillow
                 patch.setattr(photo, "extension", lambda: None)
                 image = Photo(content, name)
-            assert np.array_equal(found, augment.apply(image, drawn)), (name, drawn)
+            assert np.array_equal(found, augment.apply(image, drawn, scaled)), (name, drawn)
 
 
 @pytest.mark.parametrize("side", [(96, 80), (1, 30), (3, 2)], ids=str)
@@ -207,6 +209,21 @@ def test_scaled_decoding_is_refused_where_it_is_no_faster(size: ImageSize):
     older: Any = to_json(replace(RECIPE, data=DATA))
     del older["data"]["decode"]
     assert recipe_from_json(older).data == DATA
+
+
+def test_a_recipe_trains_on_smaller_images_and_is_tested_on_exact_ones():
+    content = files()["4:2:0 (640, 427)"]
+    source: Any = SimpleNamespace(open=lambda id: Photo(content, str(id)))
+    data = replace(DATA, image_size=40, flip=0.0, augment=None)
+    scaled, made = replace(data, decode="scaled"), augment.draw(data, 0, 0, 0, (640, 427))
+    assert isinstance(made.crop, crop.ResizedCrop)
+    part = made.crop.part((640, 427), scaled=True)
+    assert part.shrink > 1
+    for each, wanted in ((scaled, part), (data, part._replace(shrink=1))):
+        found = loader._train_sample(source, each, 0, False, loader.TrainIndex(0, 0, 0))
+        assert np.array_equal(found.image, by_pillow(content, wanted).transpose(2, 0, 1))
+    tested = [augment.test_image(Photo(content, ""), each) for each in (scaled, data)]
+    assert np.array_equal(*tested)
 
 
 def verdict(given: bytes, part: Part | None) -> tuple[str, Any]:

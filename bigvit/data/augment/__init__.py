@@ -41,9 +41,8 @@ def draw(data: Data, seed: int, epoch: int, slot: int, size: tuple[int, int]) ->
         case Digits():
             return Drawn(None, False, None, None)
         case Images():
-            cut = crop.draw(data.crop, data.image_size, size, *place)
             return Drawn(
-                cut._replace(scaled=data.decode == "scaled"),
+                crop.draw(data.crop, data.image_size, size, *place),
                 bool(keyed_random.uniform(1, "flip", *place)[0] < data.flip),
                 _draw_augment(data, *place),
                 erasing.draw(data, *place),
@@ -62,23 +61,23 @@ def _draw_augment(data: Images, *place: int) -> Three | Operations | None:
             return None
 
 
-def apply(image: Image.Image | Photo, drawn: Drawn) -> NDArray[np.uint8]:
-    """The varied image (C, H, W), an array of its own.
+def apply(image: Image.Image | Photo, drawn: Drawn, scaled: bool = False) -> NDArray[np.uint8]:
+    """The varied image (C, H, W), an array of its own; of a JPEG that may be decoded smaller.
 
     Raises:
         BadImage: it is cut off or damaged.
     """
-    pixels = _applied_fast(image, drawn) if isinstance(image, Photo) else None
+    pixels = _applied_fast(image, drawn, scaled) if isinstance(image, Photo) else None
     if pixels is None:
-        pixels = _applied(image, drawn)
+        pixels = _applied(image, drawn, scaled)
     if drawn.erased is not None:
         drawn.erased.apply(pixels)
     return pixels
 
 
-def _applied(image: Image.Image | Photo, drawn: Drawn) -> NDArray[np.uint8]:
+def _applied(image: Image.Image | Photo, drawn: Drawn, scaled: bool) -> NDArray[np.uint8]:
     if isinstance(drawn.crop, ResizedCrop | SimpleCrop):
-        image = drawn.crop.apply(image)
+        image = drawn.crop.apply(image, scaled)
     elif isinstance(image, Photo):
         image = image.image()
     if isinstance(drawn.crop, Moved):
@@ -92,12 +91,12 @@ def _augmented(image: Image.Image, drawn: Drawn) -> Image.Image:
     return image if drawn.augment is None else drawn.augment.apply(image)
 
 
-def _applied_fast(image: Photo, drawn: Drawn) -> NDArray[np.uint8] | None:
+def _applied_fast(image: Photo, drawn: Drawn, scaled: bool) -> NDArray[np.uint8] | None:
     """The same of no more of the image than the crop needs, if it can be had so."""
     fast = extension()
     if fast is None or not isinstance(drawn.crop, ResizedCrop | SimpleCrop):
         return None
-    if (pixels := image.part(drawn.crop.part(image.size))) is None:
+    if (pixels := image.part(drawn.crop.part(image.size, scaled))) is None:
         return None
     pixels = drawn.crop.laid_out(pixels)
     match drawn.augment:

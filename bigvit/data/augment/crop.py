@@ -25,21 +25,20 @@ class ResizedCrop(NamedTuple):
     height: int
     size: ImageSize
     interpolation: Interpolation
-    scaled: bool = False  # whether a JPEG may be decoded smaller
 
-    def part(self, size: tuple[int, int]) -> Part:
-        """What it takes of an image of (width, height)."""
+    def part(self, size: tuple[int, int], scaled: bool = False) -> Part:
+        """What it takes of an image of (width, height), which may be decoded smaller."""
         down, across = sides(self.size)
         part = Part(self[:4], (across, down), (0, 0, across, down), self.interpolation)
-        return part.shrunk() if self.scaled else part
+        return part.shrunk() if scaled else part
 
     def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The crop, made of its part."""
         return part
 
-    def apply(self, image: Image.Image | Photo) -> Image.Image:
+    def apply(self, image: Image.Image | Photo, scaled: bool = False) -> Image.Image:
         """The box, resized."""
-        return taken(image, self.part(image.size))
+        return taken(image, self.part(image.size, scaled))
 
 
 class SimpleCrop(NamedTuple):
@@ -52,15 +51,14 @@ class SimpleCrop(NamedTuple):
     top: int
     size: ImageSize
     interpolation: Interpolation
-    scaled: bool = False  # whether a JPEG may be decoded smaller
 
-    def part(self, size: tuple[int, int]) -> Part:
+    def part(self, size: tuple[int, int], scaled: bool = False) -> Part:
         """What it takes of an image of (width, height): no more is resized than it needs."""
         rows, columns = self._places()
         left, right, top, bottom = map(int, (columns.min(), columns.max(), rows.min(), rows.max()))
         window = (left, top, right + 1, bottom + 1)
         part = Part((0, 0, *size), (self.width, self.height), window, self.interpolation)
-        return part.shrunk() if self.scaled else part
+        return part.shrunk() if scaled else part
 
     def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The crop (H, W, channels), made of its part."""
@@ -69,9 +67,10 @@ class SimpleCrop(NamedTuple):
         rows, columns = self._places()
         return part.take(rows - rows.min(), axis=0).take(columns - columns.min(), axis=1)
 
-    def apply(self, image: Image.Image | Photo) -> Image.Image:
+    def apply(self, image: Image.Image | Photo, scaled: bool = False) -> Image.Image:
         """The crop, with its border."""
-        return Image.fromarray(self.laid_out(np.asarray(taken(image, self.part(image.size)))))
+        part = taken(image, self.part(image.size, scaled))
+        return Image.fromarray(self.laid_out(np.asarray(part)))
 
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which rows and columns of the resized image it shows."""
