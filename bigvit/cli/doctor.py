@@ -21,7 +21,6 @@ from bigvit.hosts.doctor.reduce import Part
 from bigvit.hosts.hostfile import Done, check_host, read_hostfile, run_here, run_on
 from bigvit.recipe import Recipe, Run
 from bigvit.recipe.find import find_recipe
-from bigvit.rehearse.certificate import compare, read_certificate
 
 DOCTOR = doctor.__path__[0]  # `python DOCTOR facts` runs the module facts, wherever it starts
 FACTS, MEET, REDUCE = 600.0, 20.0, 120.0  # seconds; a large data set takes minutes to list
@@ -77,6 +76,8 @@ def compare_with_rehearsal(options: argparse.Namespace) -> int:
     """Print how a run that has begun differs from what was rehearsed; 1 where it does."""
     if options.run_dir is None:
         raise ValueError("--certificate: name the run that is to be compared by --run-dir")
+    from bigvit.rehearse.certificate import compare, read_certificate  # tyro
+
     certificate = read_certificate(options.certificate)
     problems = list(compare(certificate, options.run_dir))
     for problem in problems:

@@ -159,6 +159,7 @@ EVERYWHERE = {
     "data.flip": 0.5,
     "data.crop.interpolation": "bicubic",
     "data.erasing": 0.0,
+    "data.decode": "exact",
     "data.mix.cutmix": 1.0,
     "data.mix.switch": 0.5,
     "data.mix.group": 8,
