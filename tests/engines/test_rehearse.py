@@ -14,8 +14,8 @@ from bigvit.rehearse.checkpoint import rehearse_checkpoint
 from bigvit.rehearse.pieces import Pieces
 
 
-@pytest.mark.parametrize("ranks", ["two_ranks", "four_ranks"])
-def test_a_checkpoints_pieces_and_files_are_those_of_real_ranks(ranks, request):
+@pytest.mark.parametrize(("ranks", "least"), [("two_ranks", 4), ("lamb_ranks", 1)])
+def test_a_checkpoints_pieces_and_files_are_those_of_real_ranks(ranks, least, request):
     folder: Path = request.getfixturevalue(ranks)
     ways = set[tuple[str, str]]()
     for described in sorted(folder.glob("*/recipe.json")):
@@ -43,6 +43,8 @@ def test_a_checkpoints_pieces_and_files_are_those_of_real_ranks(ranks, request):
         rows = manifest.tensors
         dtypes = {(row.name, kind): dtype for row in rows for kind, dtype in row.kinds.items()}
         found = rehearse_checkpoint(Command("", recipe, run, ()), pieces, dtypes, world)
-        assert found["bytes"] - found["manifest"] == sum(file.bytes for file in manifest.files)
+        # headers say places, which have more digits or fewer by the order of the tensors
+        held = sum(file.bytes for file in manifest.files)
+        assert found["bytes"] - found["manifest"] == pytest.approx(held, rel=1e-3), described
         ways.add((engine, sharding))
-    assert len(ways) >= 4
+    assert len(ways) >= least
