@@ -222,8 +222,8 @@ def test_a_recipe_trains_on_smaller_images_and_is_tested_on_exact_ones():
     for each, wanted in ((scaled, part), (data, part._replace(shrink=1))):
         found = loader._train_sample(source, each, 0, False, loader.TrainIndex(0, 0, 0))
         assert np.array_equal(found.image, by_pillow(content, wanted).transpose(2, 0, 1))
-    tested = [augment.test_image(Photo(content, ""), each) for each in (scaled, data)]
-    assert np.array_equal(*tested)
+    one, other = (augment.test_image(Photo(content, ""), each) for each in (scaled, data))
+    assert np.array_equal(one, other)
 
 
 def verdict(given: bytes, part: Part | None) -> tuple[str, Any]:
