@@ -92,7 +92,8 @@ class Case:
         name = self.sharding or None
         if self.engine == "deepspeed":
             name = str(folder / f"{self.sharding}.json")
-            Path(name).write_text(json.dumps({"zero_optimization": SHARDINGS[self.sharding]}))
+            if not Path(name).exists():  # before any rank is there
+                Path(name).write_text(json.dumps({"zero_optimization": SHARDINGS[self.sharding]}))
         return Run(engine=self.engine, sharding=name, timeout=120, checkpoint_activations=0.5)
 
     @property
