@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
+from bigvit.plan.weights import BYTES, WIDE
 from bigvit.recipe import DRLoc, Recipe
 from bigvit.recipe.depth import sides, spread
 from bigvit.recipe.models.ops import Op
 
-WIDE = 4
-"""Bytes of a number in float32."""
-NARROW = {"fp32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of a number in the weights' type."""
 INDEX = 8
 """Bytes of a sample's position."""
 
@@ -175,7 +172,7 @@ def parts(recipe: Recipe, recomputed: float) -> list[Part]:
     drop, each = model.drop_path, model.branches // model.depth
     kept = [k / drop.group for k in drop.kept(model.branches)] if drop.grouped else []
     kept += [1.0] * (each * blocks - len(kept))  # class attention drops nothing
-    narrow = NARROW[recipe.precision]
+    narrow = BYTES[recipe.precision]
     parts: list[Part] = []
     for (block, times, branch), some in groupby(
         steps, key=lambda step: (step.op.block, step.op.times, step.op.branch)

@@ -76,7 +76,7 @@ class Choice:
     def peak(self) -> int:
         """Bytes of a device that an update asks for at most. While backward goes on, activations
         are freed as gradients come; gradients of earlier micro-batches are there from the start."""
-        held, most = self.states, 0
+        held = self.states
         before = held.gradients if self.layout.accumulation > 1 else 0
         around = held.kept + held.buckets + held.gathered + self.temporary
         most = around + max(self.activations + before, held.gradients)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from bigvit.plan.activations import parts
 from bigvit.plan.devices import Device
 from bigvit.plan.traffic import Collective
+from bigvit.plan.weights import BYTES, WIDE
 from bigvit.recipe import Lamb, Layout, Recipe, Run
 from bigvit.recipe.models.ops import Op
 
-STREAM = 4  # bytes of a number of the residual stream, which is float32
 LATENCY = 20e-6  # seconds of a collective, whatever it sends
 LINKED = 0.8  # share of a link's or network's bandwidth that collectives reach
 HIDDEN = 0.8  # share of the backward pass behind which collectives can hide
@@ -61,16 +61,16 @@ def passes(kind: str, width: int, compiled: bool) -> Passes:
     Args:
         width: bytes of a number in the weights' type.
     """
-    cast = STREAM + width if width < STREAM else 0
+    cast = WIDE + width if width < WIDE else 0
     match kind:
         case "norm" if compiled:
-            return Passes(STREAM + width, width + 3 * STREAM, (1, 2))
+            return Passes(WIDE + width, width + 3 * WIDE, (1, 2))
         case "norm":
-            return Passes(2 * STREAM + cast, cast + 5 * STREAM, (4, 4))
+            return Passes(2 * WIDE + cast, cast + 5 * WIDE, (4, 4))
         case "scale" if compiled:
-            return Passes(width + STREAM, STREAM + 2 * width, (0, 1))
+            return Passes(width + WIDE, WIDE + 2 * width, (0, 1))
         case "scale":
-            return Passes(width + STREAM, 5 * STREAM + width + cast, (2, 5))
+            return Passes(width + WIDE, 5 * WIDE + width + cast, (2, 5))
         case "activation":
             return Passes(2 * width, 3 * width, (1, 1))
         case "attention":  # q, k and v read, and as much of them as of q written
@@ -79,12 +79,12 @@ def passes(kind: str, width: int, compiled: bool) -> Passes:
             norm = passes("norm", width, compiled)
             ahead, back = norm.launches
             both = (ahead + 1, back + 1)
-            return Passes(norm.forward + 3 * STREAM, norm.backward + 3 * STREAM, both)
+            return Passes(norm.forward + 3 * WIDE, norm.backward + 3 * WIDE, both)
         case _:
             return Passes(0, 0, (0, 0))
 
 
-GATHER = Passes(2 * STREAM, 3 * STREAM, (1, 2))  # of samples whose branch is computed
+GATHER = Passes(2 * WIDE, 3 * WIDE, (1, 2))  # of samples whose branch is computed
 
 
 class Sum(NamedTuple):
@@ -151,8 +151,7 @@ def _elements(op: Op) -> int:
 def speed(device: Device, precision: str, compiled: bool) -> Speed:
     """What a device reaches in a recipe's precision."""
     products = device.peaks[precision] * device.products
-    width = 4 if precision == "fp32" else 2
-    return Speed(products, device.bandwidth * device.copies, width, compiled)
+    return Speed(products, device.bandwidth * device.copies, BYTES[precision], compiled)
 
 
 def clock(
@@ -192,14 +191,14 @@ def clock(
 
 def _optimizer(recipe: Recipe, updated: int) -> float:
     """Bytes that clipping, the optimizer and the average read and write."""
-    width = 4 if recipe.precision == "fp32" else 2
-    each = 3 * 4 + 4 + 3 * 4  # master and two moments read and written, and the gradient read
+    numbers = 3 + 1 + 3  # master and two moments read and written, and the gradient read
     if isinstance(recipe.optim, Lamb):
-        each += 2 * 4 + 4  # the direction, and the weights once more for their norm
+        numbers += 2 + 1  # the direction, and the weights once more for their norm
     if recipe.clip_norm is not None:
-        each += 4 + 2 * 4
-    each += 0 if recipe.ema is None else 3 * 4
-    return updated * (each + (0 if width == 4 else width))
+        numbers += 1 + 2
+    numbers += 0 if recipe.ema is None else 3
+    working = BYTES[recipe.precision] if recipe.precision != "fp32" else 0
+    return updated * (WIDE * numbers + working)
 
 
 def network_seconds(

@@ -10,9 +10,6 @@ from bigvit.plan.weights import Weight, Weights
 from bigvit.recipe import Run
 from bigvit.recipe.depth import spread
 
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-WIDE = 4  # bytes of a number of masters, moments and averages
-
 DEFAULTS = {
     "reduce_bucket_size": 500_000_000,
     "stage3_prefetch_bucket_size": 50_000_000,

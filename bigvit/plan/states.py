@@ -10,9 +10,7 @@ from typing import Any
 
 from bigvit.engines.arrangement import NAMED
 from bigvit.plan.cuts import (
-    BYTES,
     WHOLE_BUCKET,
-    WIDE,
     alive,
     bucketed,
     elements,
@@ -25,7 +23,7 @@ from bigvit.plan.cuts import (
     units,
     zero_of,
 )
-from bigvit.plan.weights import weights_of
+from bigvit.plan.weights import BYTES, WIDE, weights_of
 from bigvit.recipe import Layout, Recipe, Run
 
 

@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 
 from bigvit.engines.arrangement import NAMED
 from bigvit.plan.cuts import (
-    BYTES,
     WHOLE_BUCKET,
     bucketed,
     elements,
@@ -20,7 +19,7 @@ from bigvit.plan.cuts import (
     units,
     zero_of,
 )
-from bigvit.plan.weights import Weight, weights_of
+from bigvit.plan.weights import BYTES, Weight, weights_of
 from bigvit.recipe import Lamb, Layout, Recipe, Run
 
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"]

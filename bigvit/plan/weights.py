@@ -10,6 +10,8 @@ from typing import NamedTuple
 from bigvit.recipe import DRLoc, ImageSize, Model, Objective, Recipe
 from bigvit.recipe.models.ops import Op
 
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}  # of a number in a recipe's precision
+WIDE = 4  # of one in float32: of the residual stream, masters, moments and averages
 BATCH_NORM = re.compile(r"(^|\.)bn\d?$|\.downsample\.1$")
 
 
