@@ -183,7 +183,13 @@ def remedies(
 def _ways(
     recipe: Recipe, run: Run, machines: Machines, fixed: frozenset[str], offload: bool
 ) -> Iterator[Run]:
-    """Engines and shardings, the plainest first."""
+    """Engines and shardings that can do it, the plainest first.
+
+    Raises:
+        ValueError: none can; why the first cannot.
+    """
+    layout, able = batch_layout(recipe, machines.gpus, None), False
+    refused: ValueError | None = None
     engines = (run.engine,) if "engine" in fixed or "sharding" in fixed else tuple(SHARDED)
     for engine in engines:
         names = (OFFLOADED if offload else SHARDED).get(engine, ())
@@ -196,12 +202,14 @@ def _ways(
         for name in names:
             way = replace(run, engine=engine, sharding=name)
             try:
-                check(recipe, batch_layout(recipe, machines.gpus, None), way)
-            except ValueError:
-                if "engine" in fixed or "sharding" in fixed:
-                    raise
+                check(recipe, layout, way)
+            except ValueError as error:
+                refused = refused or error
                 continue
+            able = True
             yield way
+    if refused is not None and not able:
+        raise refused
 
 
 def _largest(

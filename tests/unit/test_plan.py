@@ -127,6 +127,14 @@ def test_what_is_given_stays():
     assert command(found, choice).count("--micro-batch") == 1
 
 
+def test_what_one_sharding_cannot_do_leaves_the_others():
+    """DeepSpeed refuses --compile at stage 3."""
+    found = plan(H, "--engine", "deepspeed", "--compile")
+    assert {choice.run.arrangement for choice in found.choices} == {"zero0", "zero1", "zero2"}
+    with pytest.raises(ValueError, match="--compile with --sharding zero3"):
+        plan(H, "--sharding", "zero3", "--compile")
+
+
 def test_more_nodes_can_be_slower():
     """docs and performance goals say so of ViT-H at a batch of 2048 on 200 Gb/s a node."""
     found = plan(H, "--sharding", "zero1", gpus=32, network=200.0)
