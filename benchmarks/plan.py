@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.measure import Row, arguments, report
 from bigvit.plan.states import States, states
-from bigvit.plan.traffic import traffic
+from bigvit.plan.traffic import totals, traffic
 from bigvit.recipe import AdamW, Layout, Recipe, Run
 from bigvit.recipe.find import find_recipe
 
@@ -281,9 +281,7 @@ def rows_of_states(case: Case, said: States, step: int, between: int) -> Iterato
 
 
 def row_of_traffic(case: Case, folder: Path, sent: dict[tuple[str, int], int]) -> Row:
-    said: Counter[tuple[str, int]] = Counter()
-    for each in traffic(case.recipe, case.layout, case.run(folder), case.per_node):
-        said[each.kind, each.ranks] += each.total
+    said = totals(traffic(case.recipe, case.layout, case.run(folder), case.per_node))
     sent = {key: size for key, size in sent.items() if key[1] > 1}
     wrong = [
         f"{kind} over {ranks}: {said[kind, ranks]} predicted, {sent.get((kind, ranks), 0)} sent"

@@ -1,7 +1,8 @@
 """What an update sends: its collectives, in bytes of the tensors that they work on. docs/plan.md
 has the formulas. No torch here."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from bigvit.engines.arrangement import NAMED
@@ -63,6 +64,14 @@ def traffic(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> tuple[Co
         case "single":
             pass
     return (*each, *sent.losses())
+
+
+def totals(sent: Iterable[Collective]) -> Counter[tuple[str, int]]:
+    """Bytes of an update by kind and number of ranks."""
+    found: Counter[tuple[str, int]] = Counter()
+    for each in sent:
+        found[each.kind, each.ranks] += each.total
+    return found
 
 
 class Sent:

@@ -2,6 +2,7 @@
 # pyright: reportUnknownArgumentType=false
 """What every rank holds of every tensor, by formulas that engines are compared with."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -50,10 +51,7 @@ class Pieces:
     def of(self, rank: int) -> Iterator[Piece]:
         """Those of a rank."""
         for name, shape in self.statistics.items():
-            size = 1
-            for side in shape:
-                size *= side
-            yield Piece(name, "buffer", shape, 0, size, rank == 0)
+            yield Piece(name, "buffer", shape, 0, math.prod(shape), rank == 0)
         for name, start, stop, writer in self._cut(rank):
             if start < stop:
                 for kind in self.kinds if name not in self.frozen else ("weight",):
@@ -87,8 +85,9 @@ class Pieces:
         self, some: Sequence[str], among: Sequence[str], rank: int, world: int | None = None
     ) -> Iterator[tuple[str, int, int, bool]]:
         """Every rank has them; they save them in turn, by their number among others."""
+        numbers = {name: number for number, name in enumerate(among)}
         for name in some:
-            writer = among.index(name) % (world or self.world) == rank
+            writer = numbers[name] % (world or self.world) == rank
             yield name, 0, self.sizes[name], writer
 
     def _even(self, rank: int) -> Iterator[tuple[str, int, int, bool]]:

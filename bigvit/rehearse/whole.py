@@ -4,7 +4,6 @@
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -24,7 +23,7 @@ from bigvit.engines.build import outline
 from bigvit.engines.deepspeed.config import read_sharding, stage_of
 from bigvit.layers.stochastic_depth import Dropped, Kept, drops
 from bigvit.plan.states import States, states
-from bigvit.plan.traffic import traffic
+from bigvit.plan.traffic import totals, traffic
 from bigvit.recipe import Command, Layout, Recipe, Run
 from bigvit.rehearse.checkpoint import rehearse_checkpoint
 from bigvit.rehearse.part import Part, rehearse
@@ -269,9 +268,7 @@ def _compare_bytes(found: Findings, said: States, own: Part, of: str) -> None:
 def _compare_traffic(
     found: Findings, recipe: Recipe, layout: Layout, run: Run, per_node: int, own: Part, of: str
 ) -> tuple[dict[str, int], dict[str, int]]:
-    said: Counter[tuple[str, int]] = Counter()
-    for each in traffic(recipe, layout, run, per_node):
-        said[each.kind, each.ranks] += each.total
+    said = totals(traffic(recipe, layout, run, per_node))
     predicted = {f"{kind} over {ranks}": size for (kind, ranks), size in sorted(said.items())}
     if own.sent is None:
         found.not_proved.append(f"the collectives: no update could be done here ({own.update})")
