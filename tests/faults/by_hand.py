@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +43,9 @@ class Ended:
     seconds: float
 
 
-class _Ranks:
-    def said(self) -> list[str]:
-        raise NotImplementedError
+class _Ranks(ABC):
+    @abstractmethod
+    def said(self) -> list[str]: ...
 
     def wait_until(self, rank: int, text: str, seconds: float = 60) -> None:
         """Wait until a rank has said something."""
