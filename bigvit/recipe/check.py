@@ -40,6 +40,7 @@ def check_recipe(recipe: Recipe) -> None:
             check_text(path, value)
     _check_model(recipe)
     _check_data(recipe)
+    _check_teacher(recipe)
     _check_objectives(recipe)
     _check_schedule(recipe)
     given, own = recipe.gradient_precision, recipe.precision
@@ -158,6 +159,23 @@ def _check_crop(data: Images) -> None:
         case SimpleRandomCrop():
             padding, most = data.crop.padding, min(sides(data.image_size)) - 1
             allow("data.crop.padding", padding, padding <= most, f"0 to {most}")
+
+
+def _check_teacher(recipe: Recipe) -> None:
+    if (teacher := recipe.teacher) is None:
+        return
+    model, channels, classes = teacher.model, recipe.data.channels, recipe.model.num_classes
+    seen, same = model.in_chans, f"{channels}, as many as the student's images have"
+    allow("teacher.model.in_chans", seen, seen == channels, same)
+    known, same = model.num_classes, f"{classes}, as many as the student has (model.num_classes)"
+    allow("teacher.model.num_classes", known, known == classes, same)
+    for name in ("mean", "std"):
+        value = getattr(teacher, name)
+        allow(f"teacher.{name}", value, len(value) == channels, f"{channels} numbers")
+    try:
+        model.check(teacher.image_size, None)
+    except ValueError as error:
+        raise ValueError(f"teacher: {error}") from None
 
 
 def _check_objectives(recipe: Recipe) -> None:

@@ -31,6 +31,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "ema": None,
         "resampling": "antialiased",
         "gradient_precision": _model_precision,
+        "teacher": None,
     },
     "Images": {"test_images": None, "decode": "exact"},
 }
