@@ -122,6 +122,7 @@ def pretrain_1k(
         model=model(size, drop_path, num_classes=1000),
         data=images("ImageNet-1k", image_size, RESIZED_CROP, THREE_AUGMENT, 3, MIXUP_CUTMIX),
         objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+        teacher=None,
         optim=Lamb(
             lr=lr,
             betas=(0.9, 0.999),
@@ -152,6 +153,7 @@ def finetune_1k(
         model=model(size, drop_path, num_classes=1000),
         data=images("ImageNet-1k", image_size, RESIZED_CROP, RAND_AUGMENT, 1, MIXUP_CUTMIX),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        teacher=None,
         optim=AdamW(lr=1e-5, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
         clip_norm=None,
         # constant after the warm-up, as the repository's last lr is the peak
@@ -177,6 +179,7 @@ def pretrain_21k(
         model=model(size, drop_path, num_classes=21_841),
         data=images("ImageNet-21k", image_size, SIMPLE_CROP, THREE_AUGMENT, 1, CUTMIX),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        teacher=None,
         optim=Lamb(lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02),
         clip_norm=1.0,
         schedule=Cosine(epochs=epochs, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5),
@@ -202,6 +205,7 @@ def finetune_21k(
         model=model(size, drop_path, num_classes=1000),
         data=images("ImageNet-1k", image_size, SIMPLE_CROP, THREE_AUGMENT, 1, CUTMIX),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        teacher=None,
         optim=Lamb(lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02),
         clip_norm=1.0,
         schedule=Cosine(epochs=50, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5),

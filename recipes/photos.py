@@ -51,6 +51,7 @@ photos_vit_64 = Recipe(
         decode="exact",
     ),
     objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+    teacher=None,
     optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
     clip_norm=1.0,
     schedule=Cosine(epochs=12, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),

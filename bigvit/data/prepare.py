@@ -27,7 +27,7 @@ class Targets(NamedTuple):
 
     classes: Tensor  # (B,) int64: each image's own class, whatever it was mixed with
     dense: Tensor  # (B, K) float32: shares of the classes, mixed as the images are
-    teacher: Tensor | None = None  # (B, K) float32: a teacher's logits of the mixed images
+    teacher: Tensor | None = None  # (B, K) float32: its logits of the mixed images, if there is one
 
 
 class Inputs(NamedTuple):

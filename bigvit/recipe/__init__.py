@@ -21,3 +21,4 @@ from bigvit.recipe.optim import *
 from bigvit.recipe.recipe import *
 from bigvit.recipe.residual import *
 from bigvit.recipe.run import *
+from bigvit.recipe.teacher import *

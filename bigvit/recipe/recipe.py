@@ -8,6 +8,7 @@ from bigvit.recipe.data import Data
 from bigvit.recipe.models import Model
 from bigvit.recipe.objective import Objective
 from bigvit.recipe.optim import Optimizer, Schedule
+from bigvit.recipe.teacher import Teacher
 
 __all__ = ["Recipe"]
 
@@ -22,6 +23,7 @@ class Recipe:
     model: Model
     data: Data
     objectives: tuple[Objective, ...]  # their weighted losses are summed
+    teacher: Teacher | None  # whose answers objectives may read; its weights: --teacher
     optim: Optimizer
     clip_norm: ClipNorm  # largest global gradient norm; None for no clipping
     schedule: Schedule

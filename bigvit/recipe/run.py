@@ -28,6 +28,11 @@ class Run:
     init_ema: bool = False  # start from the average of the weights that lies beside them there
     # its positions down and across, where it cannot say
     init_grid: Side[tuple[int, int] | None] = None
+    # weights of the recipe's teacher, if it has one: given as those of --init
+    teacher: str | None = None
+    teacher_ema: bool = False  # take the average of the weights that lies beside them there
+    # host: its weights are cut over the ranks of each host, and gathered block by block
+    teacher_sharding: Literal["none", "host"] = "none"
     bad_images: Share[float] = 0.001  # share of unreadable images at which the run stops
     resume: str | None = None  # 'auto' (the newest checkpoint of the run folder, if any) or a path
     # single: one plain, unsharded process

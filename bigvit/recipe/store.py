@@ -31,7 +31,9 @@ ADDED: dict[str, dict[str, Any]] = {
         "ema": None,
         "resampling": "antialiased",
         "gradient_precision": _model_precision,
+        "teacher": None,
     },
+    "CaiT": {"distillation": None},
     "Images": {"test_images": None, "decode": "exact"},
 }
 """Fields that came later, by dataclass, with what files written before them meant; or what says it

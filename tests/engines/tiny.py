@@ -41,6 +41,7 @@ adamw = Recipe(
     ),
     data=Digits(image_size=8, augment=Shift(1), repeats=1, mean=(0.305,), std=(0.376,)),
     objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    teacher=None,
     optim=AdamW(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
     clip_norm=0.5,  # always smaller than the norm
     schedule=Cosine(epochs=2, warmup_epochs=1, warmup_lr=1e-4, min_lr=1e-5),

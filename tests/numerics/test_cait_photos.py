@@ -276,7 +276,7 @@ def test_whatever_has_a_class_token_is_looked_at(config: Any, layers: int):
 @torch.no_grad()
 def test_ratios_of_branches_are_what_the_blocks_add():
     config = CaiT(
-        4, 32, 2, 4, 2.0, True, LayerScale(1e-6), ClassAttention(1, "patches"), NO_DROP, 3, 10
+        4, 32, 2, 4, 2.0, True, LayerScale(1e-6), ClassAttention(1, "patches"), None, NO_DROP, 3, 10
     )
     model = models.build(config, 12).double()
     model.init_weights(0)
