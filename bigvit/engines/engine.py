@@ -128,6 +128,10 @@ class Engine(Protocol):
         gathering weights is collective."""
         ...
 
+    def heads(self, images: Tensor) -> dict[str, Tensor]:
+        """The same, and the logits of each head that they are made of, by `Task.heads`' names."""
+        ...
+
     def slices(self) -> Iterator[Slice]:
         """This rank's part of what a checkpoint holds: of a tensor, the same of every kind. A fresh
         optimizer's moments are zeros."""

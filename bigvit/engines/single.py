@@ -68,6 +68,10 @@ class SingleEngine:
     def predict(self, images: Tensor) -> Tensor:
         return self.task.predict(images)
 
+    @torch.no_grad()
+    def heads(self, images: Tensor) -> dict[str, Tensor]:
+        return self.task.heads(images)
+
     def slices(self) -> Iterator[Slice]:
         return self.masters.slices()
 

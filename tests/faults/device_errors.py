@@ -28,7 +28,7 @@ SAID = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "
     "which 1.50 GiB is free. Including non-PyTorch memory, this process has 77.60 GiB in use."
 )
-build_engine, forward, predict, meet = loop.build_engine, Task.forward, Task.predict, build.meet
+build_engine, forward, heads, meet = loop.build_engine, Task.forward, Task.heads, build.meet
 
 
 def fail() -> None:
@@ -54,7 +54,7 @@ def forwarded(self: Task, inputs: Any) -> Any:
 def predicted(self: Task, images: Any) -> Any:
     if phase == "evaluating":
         fail()
-    return predict(self, images)
+    return heads(self, images)
 
 
 def met(timeout: float) -> Any:
@@ -71,6 +71,6 @@ def met(timeout: float) -> Any:
     return meet(timeout)
 
 
-loop.build_engine, Task.forward, Task.predict, build.meet = built, forwarded, predicted, met  # type: ignore
+loop.build_engine, Task.forward, Task.heads, build.meet = built, forwarded, predicted, met  # type: ignore
 sys.argv[1:] = rest
 bigvit.train.run_and_end()
