@@ -61,6 +61,7 @@ RECIPE = Recipe(
         talking_heads=False,
         residual=Unscaled(),
         pooling=ClassAttention(depth=2, keys="class and patches"),
+        distillation=None,
         drop_path=StochasticDepth(rate=0.0, group=8),
         in_chans=3,
         num_classes=10,

@@ -81,7 +81,7 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
         "ViT": (ViT(16, 192, depth, 3, 4.0, 1e-4, drop, 3, CLASSES), side),
         "ParallelViT": (ParallelViT(16, 192, depth // 2, 2, 3, 4.0, 1e-4, drop, 3, CLASSES), side),
         "CaiT": (
-            CaiT(16, 192, depth, 4, 4.0, True, LayerScale(1e-5), second, drop, 3, CLASSES),
+            CaiT(16, 192, depth, 4, 4.0, True, LayerScale(1e-5), second, None, drop, 3, CLASSES),
             oblong,
         ),
         "Swin": (Swin(4, 48, (2, 2, 2), (3, 6, 12), 7, 4.0, drop, 3, CLASSES), oblong),

@@ -23,7 +23,7 @@ class Task(nn.Module):
         self.model = models.build(recipe.model, recipe.data.image_size)
         if recipe.trainable == "attention":
             for name, parameter in self.model.named_parameters():
-                trained = ".attn." in name or name.startswith(("head.", "pos_embed"))
+                trained = ".attn." in name or name.startswith(("head", "pos_embed"))
                 parameter.requires_grad_(trained)
         size = recipe.data.image_size
         built = [objectives.build(each, recipe.model, size) for each in recipe.objectives]

@@ -157,6 +157,7 @@ STEP_1 = CaiT(
     talking_heads=False,
     residual=Unscaled(),
     pooling=ClassToken(layer=0),
+    distillation=None,
     drop_path=StochasticDepth(rate=0.05, group=8),
     in_chans=3,
     num_classes=1000,

@@ -86,6 +86,7 @@ photos_cait_64 = replace(
         talking_heads=True,
         residual=LayerScale(init=1e-1),
         pooling=ClassAttention(depth=2, keys="class and patches"),
+        distillation=None,
         drop_path=StochasticDepth(rate=0.05, group=4),
         in_chans=3,
         num_classes=12,

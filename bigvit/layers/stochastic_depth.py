@@ -102,7 +102,8 @@ def _factors(depth: StochasticDepth, branches: int, seed: int, number: int, span
         ],
         axis=1,
     )[:, start - drawn.start * size :][:, : stop - start]
-    return torch.from_numpy((u >= depth.rate) / np.float64(1 - depth.rate)).float()
+    rates_Lx1 = np.array(depth.rates(branches))[:, None]
+    return torch.from_numpy((u >= rates_Lx1) / (1 - rates_Lx1)).float()
 
 
 def drops(depth: StochasticDepth, branches: int, draws: Dropped) -> list[Drop]:

@@ -5,20 +5,33 @@ from typing import Any, overload
 from bigvit.models.backbone import Backbone
 from bigvit.models.cait import ClassAttentionTransformer
 from bigvit.models.cvt import ConvolutionalVisionTransformer
+from bigvit.models.deit import DistilledTransformer
 from bigvit.models.init import initial_weight
-from bigvit.models.output import Output, TokenMap
+from bigvit.models.output import Output, TokenMap, fused
 from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.resnet import ResidualNetwork
 from bigvit.models.swin import SwinTransformer
 from bigvit.models.t2t_vit import T2TVisionTransformer
 from bigvit.models.vit import ClassTokenTransformer, VisionTransformer
-from bigvit.recipe import CaiT, CvT, ImageSize, Model, ParallelViT, ResNet, Swin, T2TViT, ViT
+from bigvit.recipe import (
+    CaiT,
+    CvT,
+    DeiT,
+    ImageSize,
+    Model,
+    ParallelViT,
+    ResNet,
+    Swin,
+    T2TViT,
+    ViT,
+)
 
 __all__ = [
     "Backbone",
     "ClassAttentionTransformer",
     "ClassTokenTransformer",
     "ConvolutionalVisionTransformer",
+    "DistilledTransformer",
     "Output",
     "ParallelVisionTransformer",
     "ResidualNetwork",
@@ -27,12 +40,13 @@ __all__ = [
     "TokenMap",
     "VisionTransformer",
     "build",
+    "fused",
     "initial_weight",
 ]
 
 
 @overload
-def build(model: ViT | ParallelViT, image_size: ImageSize) -> ClassTokenTransformer: ...
+def build(model: ViT | ParallelViT | DeiT, image_size: ImageSize) -> ClassTokenTransformer: ...
 @overload
 def build(model: Model, image_size: ImageSize) -> Any: ...  # a Backbone; its parts are its kind's
 def build(model: Model, image_size: ImageSize) -> Backbone:
@@ -42,6 +56,8 @@ def build(model: Model, image_size: ImageSize) -> Backbone:
             return VisionTransformer(model, image_size)
         case ParallelViT():
             return ParallelVisionTransformer(model, image_size)
+        case DeiT():
+            return DistilledTransformer(model, image_size)
         case CaiT():
             return ClassAttentionTransformer(model, image_size)
         case Swin():

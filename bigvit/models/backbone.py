@@ -1,7 +1,7 @@
 """What every model has: a trunk and a head, whose blocks are all gone through in one way."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class Backbone(nn.Module, ABC):
     config: Any  # the recipe's model
     norm: Any
     head: Any
+    head_dist: Any  # where there is a distillation token
 
     def forward(
         self, images: Tensor, draws: Dropped = None, blocks: Collection[int] = ()
@@ -56,18 +57,21 @@ class Backbone(nn.Module, ABC):
         blocks: whose tokens are wanted too, counted from 0.
         """
         features = self.features(images, self.walk(draws, blocks))
-        pooled = self.pool(features)
+        pooled, *second = self.pool(features)
         logits = self.classify(pooled)
-        return Output(logits, features.tokens, features.grid, pooled, features.blocks)
+        others = [self.head_dist(each) for each in second]
+        tokens, grid, _, maps, _ = features
+        return Output(logits, tokens, grid, pooled, maps, *others)
 
     @abstractmethod
     def features(self, images: Tensor, walk: Walk) -> Features:
         """The trunk: images (B, C, H, W) by way of all blocks. Within a forward pass of this module
         alone: a sharded engine gathers the parameters that are its own there."""
 
-    def pool(self, features: Features) -> Tensor:
-        """The one vector (B, D) that is classified: the class token, or the mean of the tokens."""
-        return features.tokens.mean(dim=1) if features.cls is None else features.cls
+    def pool(self, features: Features) -> Sequence[Tensor]:
+        """The vectors (B, D) that are classified: the class token, or the mean of the tokens; and
+        the distillation token, where there is one."""
+        return features.cls or [features.tokens.mean(dim=1)]
 
     def classify(self, pooled: Tensor) -> Tensor:
         """(B, D) -> logits (B, K)."""
@@ -79,10 +83,10 @@ class Backbone(nn.Module, ABC):
         return Walk(drop, self.config.branches // self.config.depth, blocks)
 
     def normalised(self, x: Tensor, grid: Grid, walk: Walk) -> Features:
-        """The end of a trunk: its last norm. x (B, T, D), a class token first if there is one."""
+        """The end of a trunk: its last norm. x (B, T, D), class tokens first if there are some."""
         y = self.norm(x)
         tokens = _patches(y, grid)
-        cls = y[:, 0] if y.shape[1] > tokens.shape[1] else None
+        cls = y[:, : y.shape[1] - tokens.shape[1]].unbind(dim=1)
         return Features(tokens, grid, cls, walk.maps, x)
 
     @abstractmethod

@@ -2,8 +2,8 @@
 `cait_*`: self-attention between patches, then class attention, in which the class token alone is
 updated. And what the thesis compares it with: other residual branches, other poolings.
 
-Shapes: B images, N patches, D width, K classes; T tokens, N or, where a class token was inserted,
-N + 1.
+Shapes: B images, N patches, D width, K classes; C class tokens, one, or two where a
+distillation token stands behind it; T tokens, N or, where class tokens were inserted, N + C.
 """
 
 from collections.abc import Sequence
@@ -64,21 +64,23 @@ class Block(nn.Module):
 
 
 class ClassBlock(nn.Module):
-    """The same of the class token alone, which attends to the patches and, if so wished, itself."""
+    """The same of the class tokens alone, which attend to the patches and, if so wished, to
+    themselves."""
 
     def __init__(self, model: CaiT, class_in_keys: bool) -> None:
         super().__init__()
         self.recompute = False
         dim = model.embed_dim
         self.norm1 = LayerNorm(dim)
-        self.attn = class_attention.ClassAttention(dim, model.num_heads, class_in_keys)
+        queries = 2 if model.distillation else 1
+        self.attn = class_attention.ClassAttention(dim, model.num_heads, class_in_keys, queries)
         self.norm2 = LayerNorm(dim)
         self.mlp = Mlp(dim, model.hidden_dim)
         self.gamma_1 = factors(model.residual, dim)
         self.gamma_2 = factors(model.residual, dim)
 
     def forward(self, cls: Tensor, x: Tensor) -> Tensor:
-        """cls (B, 1, D), patches (B, N, D) -> cls (B, 1, D)."""
+        """cls (B, C, D), patches (B, N, D) -> cls (B, C, D)."""
         cls = add_branches(cls, [partial(self._attention, x)], [None], self.recompute)
         return add_branches(cls, [self._mlp], [None], self.recompute)
 
@@ -110,25 +112,22 @@ class ClassAttentionTransformer(ClassTokenTransformer):
         alone = self.pooling.layer if isinstance(self.pooling, ClassToken) else len(self.blocks)
         x = walk(list(self.blocks)[:alone], x, grid)
         if isinstance(self.pooling, ClassToken):
-            x = torch.cat([self._class_tokens(len(x)), x], dim=1)
+            x = torch.cat([self.class_tokens(len(x)), x], dim=1)
             x = walk(list(self.blocks)[alone:], x, grid)
         return self.normalised(x, grid, walk)
 
-    def pool(self, features: Features) -> Tensor:
-        """The one vector (B, D) that is classified."""
+    def pool(self, features: Features) -> Sequence[Tensor]:
+        """The vectors (B, D) that are classified."""
         if not isinstance(self.pooling, ClassAttention):
             return super().pool(features)
-        cls = self._class_tokens(len(features.stream))
+        cls = self.class_tokens(len(features.stream))
         for block in self.blocks_token_only:
             cls = block(cls, features.stream)
-        return self.norm(cls)[:, 0]
+        return self.norm(cls).unbind(dim=1)
 
     def block_classes(self) -> list[str]:
         """Names of the classes of all that a residual stream goes through, each on one device."""
         return [*super().block_classes(), ClassBlock.__name__]
-
-    def _class_tokens(self, count: int) -> Tensor:
-        return upcast(self.cls_token).expand(count, -1, -1)
 
     def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
         """By what multiplies the branches: their factors, and Fixup's and T-Fixup's weights."""

@@ -68,7 +68,7 @@ def _initial(module: nn.Module, name: str, value: Tensor, generator: torch.Gener
             return value
         case nn.Linear() | HeadMixing():
             return truncated(value, generator)
-        case _ if name in ("cls_token", "pos_embed", "relative_position_bias_table"):
+        case _ if name in ("cls_token", "dist_token", "pos_embed", "relative_position_bias_table"):
             return truncated(value, generator)
         case Performer():
             return nn.init.orthogonal_(value, math.sqrt(len(value)), generator=generator)

@@ -1,9 +1,14 @@
 """What every model returns. Shapes: B images, N patch tokens, D width, K classes; T tokens, N or,
 with a class token before them, N + 1."""
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from bigvit.recipe import Fusion
 
 
 class TokenMap(NamedTuple):
@@ -18,7 +23,8 @@ class Features(NamedTuple):
 
     tokens: Tensor  # (B, N, D): the patches' last features, normalised, row by row
     grid: tuple[int, int]  # patches down, across; their product is N
-    cls: Tensor | None  # (B, D): the class token, normalised, where the trunk has one
+    # (B, D): the class token, and the distillation token, normalised, where the trunk has them
+    cls: Sequence[Tensor]
     blocks: dict[int, TokenMap]  # of those asked for, by number; not normalised, any type
     stream: Tensor  # (B, T, D): what the last block left, not normalised
 
@@ -32,3 +38,19 @@ class Output(NamedTuple):
     cls: Tensor  # (B, D): what is classified, the class token's as a rule, normalised; without one
     # the mean of the tokens
     blocks: dict[int, TokenMap]  # of those asked for, by number; not normalised, any type
+    distillation: Tensor | None = None  # (B, K): logits of the distillation head, if there is one
+
+
+def fused(output: Output, fusion: Fusion | None) -> Tensor:
+    """Logits (B, K) of a model's prediction, by all its heads.
+
+    Their softmax is the mean of both heads' softmaxes (thesis section 3.3, late fusion), in
+    float32; or they are the mean of both heads' logits, as the authors' code and timm have it.
+    """
+    logits, others = output.logits, output.distillation
+    if fusion is None or others is None:
+        return logits
+    if fusion == "logits":
+        return (logits + others) / 2
+    each = torch.stack([logits, others]).float().log_softmax(dim=-1)
+    return each.logsumexp(dim=0) - math.log(2)

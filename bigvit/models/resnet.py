@@ -45,7 +45,7 @@ class ResidualNetwork(Backbone):
             if i in walk.wanted:
                 walk.maps[i] = _tokens(x_BDhw)
         tokens, grid = _tokens(x_BDhw)
-        return Features(tokens, grid, None, walk.maps, tokens)
+        return Features(tokens, grid, (), walk.maps, tokens)
 
     def classify(self, pooled: Tensor) -> Tensor:
         """(B, D) -> logits (B, K)."""

@@ -24,7 +24,7 @@ from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
-from bigvit.recipe import CaiT, ImageSize, ParallelViT, ViT
+from bigvit.recipe import CaiT, DeiT, ImageSize, ParallelViT, ViT
 
 
 class Block(nn.Module):
@@ -55,10 +55,13 @@ class Block(nn.Module):
 
 class ClassTokenTransformer(Backbone):
     """What goes around the blocks: patches with positions, a class token without one, and a linear
-    head on it."""
+    head on it; where the model is distilled by a token, that and its head, too."""
 
     def __init__(
-        self, model: ViT | ParallelViT | CaiT, image_size: ImageSize, blocks: Iterable[nn.Module]
+        self,
+        model: ViT | ParallelViT | CaiT | DeiT,
+        image_size: ImageSize,
+        blocks: Iterable[nn.Module],
     ) -> None:
         super().__init__()
         self.config = model
@@ -70,26 +73,37 @@ class ClassTokenTransformer(Backbone):
         self.blocks = nn.ModuleList(blocks)
         self.norm = LayerNorm(dim)
         self.head = nn.Linear(dim, model.num_classes)
+        if model.fusion:
+            self.dist_token = nn.Parameter(torch.empty(1, 1, dim))
+            self.head_dist = nn.Linear(dim, model.num_classes)
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
         x_BND = upcast(x_BND) + self.pos_embed
-        x = torch.cat([upcast(self.cls_token).expand(len(x_BND), -1, -1), x_BND], dim=1)
+        x = torch.cat([self.class_tokens(len(x_BND)), x_BND], dim=1)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
+
+    def class_tokens(self, count: int) -> Tensor:
+        """The class token of so many images, and the distillation token behind it, if any:
+        (B, 1, D) or (B, 2, D)."""
+        tokens = [self.cls_token, *([self.dist_token] if self.config.fusion else [])]
+        return torch.cat([upcast(token) for token in tokens], dim=1).expand(count, -1, -1)
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""
         return list(self.blocks)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of matrices that are not decayed: class token and positions."""
-        return {"cls_token", "pos_embed"}
+        """Names of matrices that are not decayed: class token and positions, and the distillation
+        token, unless it is to be."""
+        token = getattr(self.config, "distillation", None)
+        return {"cls_token", "pos_embed", *(["dist_token"] if token and not token.decayed else [])}
 
     def layer_id(self, name: str) -> int:
         """Depth of a parameter: 0 the embedding, i the i-th block, depth + 1 norm and head."""
         if name.startswith("blocks."):
             return int(name.split(".")[1]) + 1
-        embedding = name.startswith(("cls_token", "pos_embed", "patch_embed."))
+        embedding = name.startswith(("cls_token", "dist_token", "pos_embed", "patch_embed."))
         return 0 if embedding else len(self.all_blocks()) + 1
 
 

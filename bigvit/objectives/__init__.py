@@ -5,6 +5,7 @@ from functools import partial
 
 from bigvit import recipe
 from bigvit.objectives.classification import Classification, binary_cross_entropy, cross_entropy
+from bigvit.objectives.distillation import Distilled, hard, soft
 from bigvit.objectives.drloc import DenseRelativeLocalization
 from bigvit.objectives.objective import Objective
 from bigvit.recipe import ImageSize, Model
@@ -21,5 +22,10 @@ def build(objective: recipe.Objective, model: Model, image_size: ImageSize) -> O
         case recipe.CrossEntropy():
             loss = partial(cross_entropy, smoothing=objective.smoothing)
             return Classification("cross_entropy", objective.weight, loss)
+        case recipe.HardDistillation():
+            return Distilled("hard_distillation", objective.weight, objective.head, hard)
+        case recipe.SoftDistillation():
+            loss = partial(soft, tau=objective.tau, mean=objective.mean)
+            return Distilled("soft_distillation", objective.weight, objective.head, loss)
         case recipe.DRLoc():
             return DenseRelativeLocalization(objective, model.maps(image_size))

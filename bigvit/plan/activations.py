@@ -199,15 +199,16 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
             reads, gradients = own or moved, 2 * moved
         yield Step(op if reads else op._replace(kept=0, wide=0), gradients)
         moved = moved or own
-    # logits, or their logarithms, and targets
-    yield Step(Op("", "activation", 0, 0, 0, wide=2 * recipe.model.num_classes), 0)
+    # logits, or their logarithms, and targets, of each objective that reads them
+    reading = sum(not isinstance(objective, DRLoc) for objective in recipe.objectives)
+    yield Step(Op("", "activation", 0, 0, 0, wide=2 * reading * recipe.model.num_classes), 0)
     yield from (Step(op, 2) for op in _localizers(recipe))
 
 
 def _trained(op: Op, recipe: Recipe) -> bool:
     """As `Task` says."""
     name = f"{op.module}."
-    attention = ".attn." in name or name.startswith(("head.", "pos_embed"))
+    attention = ".attn." in name or name.startswith(("head", "pos_embed"))
     return op.parameters > 0 and (recipe.trainable == "all" or attention)
 
 

@@ -9,6 +9,8 @@ from bigvit.recipe.layout import *
 from bigvit.recipe.models import *
 from bigvit.recipe.models.cait import *
 from bigvit.recipe.models.cvt import *
+from bigvit.recipe.models.deit import *
+from bigvit.recipe.models.distillation import *
 from bigvit.recipe.models.parallel_vit import *
 from bigvit.recipe.models.resnet import *
 from bigvit.recipe.models.swin import *

@@ -17,7 +17,7 @@ from bigvit.recipe.bounds import (
 )
 from bigvit.recipe.data import Digits, Images, RandomResizedCrop, SimpleRandomCrop
 from bigvit.recipe.depth import sides
-from bigvit.recipe.objective import BinaryCrossEntropy, DRLoc
+from bigvit.recipe.objective import BinaryCrossEntropy, Distillation, DRLoc
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
@@ -42,6 +42,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_data(recipe)
     _check_teacher(recipe)
     _check_objectives(recipe)
+    _check_distillation(recipe)
     _check_schedule(recipe)
     given, own = recipe.gradient_precision, recipe.precision
     allowed = "fp32" if own == "fp32" else f"fp32, or {own}, the model's (precision)"
@@ -193,6 +194,37 @@ def _check_objectives(recipe: Recipe) -> None:
                 _check_drloc(path, objective, recipe.schedule.epochs)
             case _:
                 pass
+
+
+def _check_distillation(recipe: Recipe) -> None:
+    """A teacher and those who learn from it come together, and so do a token and its objective."""
+    distilled = {
+        f"objectives.{i}": objective
+        for i, objective in enumerate(recipe.objectives)
+        if isinstance(objective, Distillation)
+    }
+    model, kind = recipe.model, type(recipe.model).__name__
+    for path, objective in distilled.items():
+        if recipe.teacher is None:
+            raise ValueError(
+                f"{path}: {type(objective).__name__} has no teacher to learn from; describe one "
+                "(teacher), or leave the objective out"
+            )
+        if objective.head == "distillation" and not model.fusion:
+            raise ValueError(
+                f"{path}.head: distillation is not allowed; this {kind} has no distillation token: "
+                f"--{path}.head class, or a model with one (DeiT and CaiT: model.distillation)"
+            )
+    if recipe.teacher is not None and not distilled:
+        raise ValueError(
+            "teacher: no objective learns from it; add HardDistillation or SoftDistillation, or "
+            "leave the teacher out"
+        )
+    if model.fusion and "distillation" not in {each.head for each in distilled.values()}:
+        raise ValueError(
+            "model.distillation: no objective trains the distillation token's head; add one whose "
+            "head is distillation, or choose a model without the token"
+        )
 
 
 def _check_drloc(path: str, drloc: DRLoc, epochs: int) -> None:

@@ -1,11 +1,12 @@
 """What all architectures share: sizes of images, and stochastic depth. No torch here."""
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Annotated
 
 from bigvit.recipe.bounds import Bound, ShareBelow1, Side
 
-__all__ = ["ImageSize", "StochasticDepth", "sides", "spread"]
+__all__ = ["ImageSize", "LinearStochasticDepth", "StochasticDepth", "sides", "spread"]
 
 Group = Annotated[int, Bound(1, 2**20)]
 ImageSize = Side[int | tuple[int, int]]
@@ -38,6 +39,10 @@ class StochasticDepth:
         """Whether samples are kept by groups rather than one by one."""
         return self.rate > 0.1 and self.rate * self.group >= 1
 
+    def rates(self, branches: int) -> list[float]:
+        """The rate of each residual branch of the model in order."""
+        return [self.rate] * branches
+
     def kept(self, branches: int) -> list[int]:
         """Samples kept of each group, for each residual branch of the model in order.
 
@@ -63,5 +68,35 @@ class StochasticDepth:
             where = f"in {kept.count(less)} of {branches} branches, {more} in the others"
         return (
             f"stochastic depth {self.rate}: {less} of every {self.group} samples kept {where} "
+            f"(mean rate {mean:.4f})"
+        )
+
+
+@dataclass(frozen=True)
+class LinearStochasticDepth(StochasticDepth):
+    """The same with a rate that grows linearly with depth, as DeiT has it: `rate` is that of the
+    last block, and the first one drops nothing. A block has two branches of one rate."""
+
+    def rates(self, branches: int) -> list[float]:
+        blocks = branches // 2
+        return [self.rate * (i // 2) / max(1, blocks - 1) for i in range(branches)]
+
+    def kept(self, branches: int) -> list[int]:
+        shares = accumulate(1 - rate for rate in self.rates(branches))
+        ends = [round(self.group * share) for share in shares]
+        return [end - start for start, end in pairwise([0, *ends])]
+
+    def summary(self, branches: int) -> str:
+        if self.rate == 0:
+            return super().summary(branches)
+        if not self.grouped:
+            mean = sum(self.rates(branches)) / branches
+            how = "each sample dropped by itself"
+        else:
+            kept = self.kept(branches)
+            mean = 1 - sum(kept) / (branches * self.group)
+            how = f"{max(kept)} to {min(kept)} of every {self.group} samples kept"
+        return (
+            f"stochastic depth 0 to {self.rate}, linear in depth: {how} in {branches} branches "
             f"(mean rate {mean:.4f})"
         )

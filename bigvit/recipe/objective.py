@@ -9,9 +9,20 @@ from typing import Annotated, Literal
 from bigvit.recipe.bounds import Bound, LengthFrom0, Pairs, Share, ShareBelow1, Side, Width
 from bigvit.recipe.models.ops import Op, linear
 
-__all__ = ["BinaryCrossEntropy", "CrossEntropy", "DRLoc", "Objective", "Ramp"]
+__all__ = [
+    "BinaryCrossEntropy",
+    "CrossEntropy",
+    "DRLoc",
+    "Distillation",
+    "HardDistillation",
+    "Objective",
+    "Ramp",
+    "SoftDistillation",
+]
 
 Weight = Annotated[float, Bound(0.0, 1e6)]
+Temperature = Annotated[float, Bound(1e-3, 1e3)]
+Head = Literal["class", "distillation"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,33 @@ class CrossEntropy:
 
     weight: Weight  # factor of this loss in the sum
     smoothing: ShareBelow1[float]  # share of a target spread evenly over the classes, in [0, 1)
+
+
+@dataclass(frozen=True)
+class HardDistillation:
+    """The teacher's part of equation 3.3 (thesis section 3.3; arXiv:2012.12877, equation 3):
+    cross-entropy with the class that the teacher gives the most, averaged over the batch. The
+    label's part is another objective, `CrossEntropy` with a weight of 1/2."""
+
+    weight: Weight  # factor of this loss in the sum, 1/2 in the equation
+    head: Head  # whose logits learn from the teacher
+
+
+@dataclass(frozen=True)
+class SoftDistillation:
+    """The teacher's part of equation 3.2 (thesis section 3.3; arXiv:2012.12877, equation 2): tau^2
+    times the Kullback-Leibler divergence of the student's softmax from the teacher's, both at
+    temperature tau. The label's part is another objective, `CrossEntropy` with a weight of
+    1 - lambda."""
+
+    weight: Weight  # factor of this loss in the sum (lambda)
+    tau: Temperature  # that both logits are divided by
+    # what the sum is divided by: images, or images times classes as in the authors' code
+    mean: Literal["images", "images and classes"]
+    head: Head  # whose logits learn from the teacher
+
+
+Distillation = HardDistillation | SoftDistillation
 
 
 @dataclass(frozen=True)
@@ -100,4 +138,4 @@ class DRLoc:
             yield Op("", "activation", 0, 0, 0, wide=terms * pairs * sum(outputs))
 
 
-Objective = BinaryCrossEntropy | CrossEntropy | DRLoc
+Objective = BinaryCrossEntropy | CrossEntropy | HardDistillation | SoftDistillation | DRLoc

@@ -33,6 +33,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "gradient_precision": _model_precision,
         "teacher": None,
     },
+    "CaiT": {"distillation": None},
     "Images": {"test_images": None, "decode": "exact"},
 }
 """Fields that came later, by dataclass, with what files written before them meant; or what says it

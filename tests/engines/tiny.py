@@ -74,6 +74,7 @@ cait_adamw = replace(
         talking_heads=True,
         residual=LayerScale(init=0.1),
         pooling=ClassAttention(depth=2, keys="class and patches"),
+        distillation=None,
         drop_path=StochasticDepth(rate=0.3, group=4),
         in_chans=1,
         num_classes=10,

@@ -52,7 +52,7 @@ MODELS: dict[str, Model] = {
     "vit": ViT(2, 24, 3, 2, 2.0, 0.5, NONE, 1, 10),
     "parallel": ParallelViT(2, 24, 2, 2, 2, 2.0, 0.5, NONE, 1, 10),
     "cait": CaiT(
-        2, 24, 2, 2, 2.0, True, LayerScale(0.5), ClassAttention(2, "patches"), NONE, 1, 10
+        2, 24, 2, 2, 2.0, True, LayerScale(0.5), ClassAttention(2, "patches"), None, NONE, 1, 10
     ),
     "swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, NONE, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, NONE, 1, 10),

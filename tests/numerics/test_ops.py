@@ -39,14 +39,15 @@ from bigvit.task import Task
 
 NONE, SIZE, BATCH = StochasticDepth(rate=0.0, group=4), (64, 96), 8
 SKIP, MASK = StochasticDepth(rate=0.4, group=4), StochasticDepth(rate=0.1, group=4)
+MEAN = AveragePooling()
 TWO = ClassAttention(depth=2, keys="class and patches")
 MODELS: dict[str, Model] = {
     "vit": ViT(16, 48, 3, 4, 4.0, 1e-4, NONE, 3, 10),
     "parallel": ParallelViT(16, 48, 3, 2, 4, 4.0, 1e-4, NONE, 3, 10),
-    "cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, NONE, 3, 10),
-    "fixed": CaiT(16, 96, 3, 4, 4.0, True, FixedLayerScale(), TWO, NONE, 3, 10),
-    "inserted": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), ClassToken(1), NONE, 3, 10),
-    "pooled": CaiT(16, 96, 3, 4, 4.0, False, BranchScalar(0.5), AveragePooling(), NONE, 3, 10),
+    "cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, None, NONE, 3, 10),
+    "fixed": CaiT(16, 96, 3, 4, 4.0, True, FixedLayerScale(), TWO, None, NONE, 3, 10),
+    "inserted": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), ClassToken(1), None, NONE, 3, 10),
+    "pooled": CaiT(16, 96, 3, 4, 4.0, False, BranchScalar(0.5), MEAN, None, NONE, 3, 10),
     "swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, NONE, 3, 10),
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
     "cvt": CvT((16, 32), (1, 2), (1, 2), 4.0, NONE, 3, 10),

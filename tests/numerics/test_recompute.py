@@ -16,7 +16,7 @@ TWO_MORE = ClassAttention(depth=2, keys="class and patches")
 MODELS = {
     "vit": ViT(4, 32, 4, 4, 2.5, 0.5, GROUPED, 3, 10),
     "two by two": ParallelViT(4, 32, 4, 2, 4, 2.5, 0.5, GROUPED, 3, 10),
-    "cait": CaiT(4, 32, 2, 4, 2.5, True, LayerScale(0.5), TWO_MORE, GROUPED, 3, 10),
+    "cait": CaiT(4, 32, 2, 4, 2.5, True, LayerScale(0.5), TWO_MORE, None, GROUPED, 3, 10),
 }
 DROPS = {
     "grouped": GROUPED,

@@ -21,7 +21,7 @@ SECOND_STAGE = ClassAttention(depth=1, keys="class and patches")
 MODELS = {
     "vit": ViT(4, 32, 3, 4, 2.5, 0.5, DROP, 3, 10),
     "two by two": ParallelViT(4, 32, 2, 2, 4, 2.5, 0.5, DROP, 3, 10),
-    "cait": CaiT(4, 32, 3, 4, 2.5, True, LayerScale(0.5), SECOND_STAGE, DROP, 3, 10),
+    "cait": CaiT(4, 32, 3, 4, 2.5, True, LayerScale(0.5), SECOND_STAGE, None, DROP, 3, 10),
 }
 
 every = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)

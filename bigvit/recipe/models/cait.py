@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth
 from bigvit.recipe.models.description import unknown
+from bigvit.recipe.models.distillation import DistillationToken, Fusion
 from bigvit.recipe.models.ops import (
     Op,
     attention,
@@ -79,27 +80,41 @@ class CaiT(OfPatches):
     talking_heads: bool  # whether self-attention mixes its heads (arXiv:2003.02436)
     residual: Residual  # what multiplies the residual branches of both stages
     pooling: Pooling  # how the patches become the one vector that is classified
+    distillation: DistillationToken | None  # beside the class token; None: the class token alone
     drop_path: StochasticDepth  # of the self-attention blocks
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of the head
 
+    @property
+    def fusion(self) -> Fusion | None:
+        return self.distillation and self.distillation.prediction
+
+    @property
+    def _class_tokens(self) -> int:
+        return 1 if self.distillation is None else 2
+
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
-        d, (h, w) = self.embed_dim, self.grid(image_size)
+        d, (h, w), token = self.embed_dim, self.grid(image_size), self.distillation
         patches, pooling = h * w, self.pooling
+        tokens = patches + self._class_tokens
         yield from self.patch_ops(image_size)
         if not isinstance(pooling, AveragePooling):
             yield embedding("cls_token", d)
+        if token is not None:
+            yield embedding("dist_token", d, decayed=token.decayed)
         alone = pooling.layer if isinstance(pooling, ClassToken) else self.depth
         yield from repeat(alone, self._block(patches))
-        yield from repeat(self.depth - alone, self._block(patches + 1), first=alone)
+        yield from repeat(self.depth - alone, self._block(tokens), first=alone)
         match pooling:
             case ClassAttention(depth=depth):
                 yield from repeat(depth, self._class_block(patches, pooling), first=self.depth)
-                yield from self.head_ops(patches + 1, read=1)
+                yield from self.head_ops(tokens, read=self._class_tokens)
             case ClassToken():
-                yield from self.head_ops(patches + 1)
+                yield from self.head_ops(tokens)
             case AveragePooling():
                 yield from self.head_ops(patches, read=1)
+        if token is not None:
+            yield linear("head_dist", 1, d, self.num_classes, keeps=False)
 
     def _block(self, tokens: int) -> Iterator[Op]:
         d, heads, attn = self.embed_dim, self.num_heads, "blocks.*.attn"
@@ -116,21 +131,21 @@ class CaiT(OfPatches):
             yield mixing._replace(kind="attention")
 
     def _class_block(self, patches: int, pooling: ClassAttention) -> Iterator[Op]:
-        d, block = self.embed_dim, "blocks_token_only.*"
-        keys = patches + (pooling.keys == "class and patches")
-        all_tokens = linear(f"{block}.attn.k", keys, d, d)._replace(kept=(patches + 1) * d)
+        d, block, own = self.embed_dim, "blocks_token_only.*", self._class_tokens
+        keys = patches + own * (pooling.keys == "class and patches")
+        all_tokens = linear(f"{block}.attn.k", keys, d, d)._replace(kept=(patches + own) * d)
         attending = [
-            stream(f"{block}.norm1", 1, d),
-            norm(f"{block}.norm1", patches + 1, d),
-            linear(f"{block}.attn.q", 1, d, d, keeps=False),
+            stream(f"{block}.norm1", own, d),
+            norm(f"{block}.norm1", patches + own, d),
+            linear(f"{block}.attn.q", own, d, d, keeps=False),
             all_tokens,
             linear(f"{block}.attn.v", keys, d, d, keeps=False),
-            attention(f"{block}.attn", 1, keys, d, self.num_heads),
-            linear(f"{block}.attn.proj", 1, d, d),
+            attention(f"{block}.attn", own, keys, d, self.num_heads),
+            linear(f"{block}.attn.proj", own, d, d),
         ]
-        yield from in_branch(0, attending, self._factors(f"{block}.gamma_1", 1))
-        mlp = mlp_branch(f"{block}.norm2", f"{block}.mlp", 1, d, self.hidden_dim)
-        yield from in_branch(1, mlp, self._factors(f"{block}.gamma_2", 1))
+        yield from in_branch(0, attending, self._factors(f"{block}.gamma_1", own))
+        mlp = mlp_branch(f"{block}.norm2", f"{block}.mlp", own, d, self.hidden_dim)
+        yield from in_branch(1, mlp, self._factors(f"{block}.gamma_2", own))
 
     def _factors(self, parameter: str, tokens: int) -> Iterator[Op]:
         match self.residual:
@@ -151,6 +166,11 @@ class CaiT(OfPatches):
         if isinstance(self.residual, FixedLayerScale):
             allowed = "the recipe whose run the fixed factors are taken from"
             bounds.allow("starts_from", starts_from, starts_from is not None, allowed)
+        if self.distillation and isinstance(self.pooling, AveragePooling):
+            raise ValueError(
+                "model.distillation: a token beside the class token, and average pooling has none; "
+                "choose another model.pooling, or no token"
+            )
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
         match self:
@@ -158,12 +178,15 @@ class CaiT(OfPatches):
                 talking_heads=True,
                 pooling=ClassAttention(depth=depth, keys="class and patches"),
                 residual=LayerScale() | UniformLayerScale() | FixedLayerScale(),
+                distillation=None,
             ):
                 own = {"depth_token_only": depth, "mlp_ratio_token_only": self.mlp_ratio}
                 return self.timm_as("cait_s24_224", image_size, **own)
             case _:
-                kind = "CaiT but with talking heads, LayerScale and class attention to all tokens"
-                raise unknown(kind)
+                raise unknown(
+                    "CaiT but with talking heads, LayerScale, class attention to all tokens and no "
+                    "distillation token"
+                )
 
 
 CAIT_SIZES = {
@@ -199,6 +222,7 @@ def cait(size: str, *, group: int, num_classes: int, in_chans: int) -> CaiT:
         talking_heads=True,
         residual=LayerScale(init=layer_scale),
         pooling=ClassAttention(depth=2, keys="class and patches"),
+        distillation=None,
         drop_path=StochasticDepth(rate=drop_path, group=group),
         in_chans=in_chans,
         num_classes=num_classes,

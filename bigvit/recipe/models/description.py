@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bigvit.recipe.depth import ImageSize
+from bigvit.recipe.models.distillation import Fusion
 from bigvit.recipe.models.ops import Op
 
 Grid = tuple[int, int]
@@ -25,6 +26,11 @@ class Description(ABC):
     @abstractmethod
     def branches(self) -> int:
         """Residual branches, each with a stochastic depth of its own."""
+
+    @property
+    def fusion(self) -> Fusion | None:
+        """How the class and the distillation head predict together; None: there is one head."""
+        return None
 
     @abstractmethod
     def maps(self, image_size: ImageSize) -> list[tuple[int, Grid]]:

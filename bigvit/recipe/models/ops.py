@@ -27,7 +27,8 @@ class Op(NamedTuple):
     kept: int  # elements that backward needs of it in the weights' type. What two operations read
     # is counted with the first
     times: int = 1
-    shape: tuple[int, int, int] | None = None  # of a matrix product: rows, inputs, outputs
+    # of a matrix product: rows, inputs, outputs; what has one is decayed
+    shape: tuple[int, int, int] | None = None
     wide: int = 0  # elements that backward needs of it in float32 or wider
     block: int | None = None  # the first of the `times` blocks that it is computed in, from 0
     branch: int = 0  # of the block's residual branches, which drop samples one by one
@@ -43,9 +44,9 @@ def in_branch(branch: int, *ops: Iterable[Op]) -> Iterator[Op]:
     return (op._replace(branch=branch) for some in ops for op in some)
 
 
-def embedding(parameter: str, numbers: int) -> Op:
+def embedding(parameter: str, numbers: int, *, decayed: bool = False) -> Op:
     """Learned numbers that are added to tokens, or join them."""
-    return Op(parameter, "embedding", numbers, 0, 0)
+    return Op(parameter, "embedding", numbers, 0, 0, shape=(0, numbers, 1) if decayed else None)
 
 
 def linear(

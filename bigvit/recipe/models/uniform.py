@@ -67,11 +67,11 @@ class OfPatches(Uniform):
         super().check(image_size, starts_from)
         check_patches(self.patch_size, image_size)
 
-    def patch_ops(self, image_size: ImageSize) -> Iterator[Op]:
-        """Patches and their positions."""
+    def patch_ops(self, image_size: ImageSize, others: int = 0) -> Iterator[Op]:
+        """Patches and positions: theirs, and those of so many other tokens."""
         yield patch_conv(self.grid(image_size), self.patch_size, self.in_chans, self.embed_dim)
         h, w = self.grid(image_size)
-        yield embedding("pos_embed", h * w * self.embed_dim)
+        yield embedding("pos_embed", (h * w + others) * self.embed_dim)
 
     def timm_as(self, architecture: str, image_size: ImageSize, **own: Any) -> dict[str, Any]:
         """What `timm` returns, by timm's entry point and the arguments that only it takes."""
