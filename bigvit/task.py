@@ -1,12 +1,14 @@
 """What is trained: a model with its objectives, as one module that an engine shards whole."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from bigvit import models, objectives
 from bigvit.data.batch import Draws
 from bigvit.data.prepare import Inputs
-from bigvit.recipe import Recipe
+from bigvit.recipe import Recipe, Teacher
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """A recipe's precision as torch's."""
@@ -112,6 +114,11 @@ class Task(nn.Module):
         """Normalised images in the model's own precision."""
         # not by its name: seen outside its module, stage 3 would take it for another module's too
         return images.to(next(self.model.parameters()).dtype)
+
+
+def teacher_model(teacher: Teacher) -> Any:
+    """A recipe's teacher, a `Backbone` in evaluation mode without meaningful weights."""
+    return models.build(teacher.model, teacher.image_size).eval()
 
 
 def _distinct(names: list[str]) -> list[str]:

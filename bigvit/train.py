@@ -102,6 +102,7 @@ def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
     start = plan_start(command, judge=rank == 0)
     if start.checkpoint is None:
         _check_init(command)
+    _check_teacher(command, start)
     return layout, start
 
 
@@ -120,11 +121,42 @@ def _check_init(command: Command) -> None:
         raise ValueError(
             f"--init {init}: {command.name} trains from scratch; --starts-from NAME changes that"
         )
-    elif not init.startswith("timm:"):
-        if not Path(init).exists():
-            raise ValueError(f"--init {init}: there is no such file or folder")
-        if not Path(init).is_file() and not Path(init).is_dir():
-            raise ValueError(f"--init {init}: it is neither a plain file nor a folder")
+    else:
+        _check_there("--init", init)
+
+
+def _check_teacher(command: Command, start: Start) -> None:
+    run = command.run
+    if command.recipe.teacher is None:
+        for flag, given in (
+            ("--teacher", run.teacher is not None),
+            ("--teacher-ema", run.teacher_ema),
+        ):
+            if given:
+                raise ValueError(f"{flag}: {command.name} has no teacher; leave it out")
+    elif (teacher := run.teacher) is None:
+        raise ValueError(
+            f"{command.name} learns from a teacher; give its weights by --teacher: a run, "
+            "checkpoint, export, .safetensors or .pth file, or timm:NAME"
+        )
+    else:
+        _check_there("--teacher", teacher)
+        own, path = start.folder.resolve(), Path(teacher).resolve()
+        if own in (path, *path.parents):
+            raise ValueError(
+                f"--teacher {teacher}: it is the run itself ({start.folder}), which cannot be its "
+                "own teacher; name another run"
+            )
+
+
+def _check_there(flag: str, named: str) -> None:
+    """Refuse weights that are nowhere."""
+    if named.startswith("timm:"):
+        return
+    if not Path(named).exists():
+        raise ValueError(f"{flag} {named}: there is no such file or folder")
+    if not Path(named).is_file() and not Path(named).is_dir():
+        raise ValueError(f"{flag} {named}: it is neither a plain file nor a folder")
 
 
 def _train(

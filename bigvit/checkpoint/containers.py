@@ -46,8 +46,13 @@ NOT_OURS = r"(.*\.)?(num_batches_tracked|relative_position_index|attn_mask)"
 """What other programs save, and nothing needs."""
 
 
-def chosen(content: Any, average: bool) -> tuple[Mapping[str, Stored], list[str]]:
+def chosen(
+    content: Any, average: bool, flag: str = "--init"
+) -> tuple[Mapping[str, Stored], list[str]]:
     """The weights among what a file holds, or their average, and what is to be said of them.
+
+    Args:
+        flag: the option that names the file.
 
     Raises:
         ValueError: there are none.
@@ -59,12 +64,12 @@ def chosen(content: Any, average: bool) -> tuple[Mapping[str, Stored], list[str]
     averages = [key for key in named if key in AVERAGES]
     if average and not averages:
         where = f"{weights[0]} only" if weights else "weights only"
-        raise ValueError(f"it holds no average, {where}; leave --init-ema out")
+        raise ValueError(f"it holds no average, {where}; leave {flag}-ema out")
     notes: list[str] = []
     if average or (averages and not weights):
         weights, notes = averages, [] if average else ["all that the file holds"]
     elif averages:
-        notes = [f"not {averages[0]}, which --init-ema takes"]
+        notes = [f"not {averages[0]}, which {flag}-ema takes"]
     found = named[weights[0]] if weights else content
     if not _holds_tensors(found) or not all(type(name) is str for name in found):
         keys = ", ".join(map(str, list(content)[:8]))

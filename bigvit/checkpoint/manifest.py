@@ -46,6 +46,7 @@ class Manifest:
     data: dict[str, Any] | None = None  # what the images were; None: not written yet, in older ones
     evaluation_due: bool = False  # the run was stopped before the evaluation at this batch
     losses: tuple[float, ...] = ()  # of the updates before, as far as --loss-jump looks back
+    teacher: str | None = None  # a digest of the teacher's weights, if there was one
     _: KW_ONLY
     files: tuple[File, ...]
     tensors: tuple[Row, ...]

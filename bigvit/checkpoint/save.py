@@ -80,6 +80,7 @@ class Saver:
         keep_every: int | None = None,
         data: dict[str, Any] | None = None,
         background: bool = True,
+        teacher: str | None = None,
     ) -> None:
         """Collective.
 
@@ -90,10 +91,11 @@ class Saver:
             keep_every: leave those at a multiple of this many batches, too.
             data: what the images are, to be compared when the run is resumed.
             background: false writes without a copy, and returns when all is written.
+            teacher: a digest of its weights, to be compared likewise.
         """
         self.engine, self.folder, self.recipe = engine, folder, recipe
         self.keep, self.keep_every, self.data = keep, keep_every, data
-        self.background = background
+        self.background, self.teacher = background, teacher
         # on rank 0, to be emptied: batches of new whole checkpoints, and what went wrong beside
         self.saved: list[int] = []
         self.warnings: list[str] = []
@@ -148,6 +150,7 @@ class Saver:
             data=self.data,
             evaluation_due=evaluation_due,
             losses=tuple(losses),
+            teacher=self.teacher,
         )
         self._writing = _Writing(whole, aside, manifest, *self._slices())
         self._thread = threading.Thread(target=self._write, args=(self._writing,), daemon=True)

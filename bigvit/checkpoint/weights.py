@@ -1,7 +1,7 @@
 """Weights to start from, from wherever they are: our runs and exports, timm, the authors' files."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,12 @@ class Fitted:
 
 
 def read_init(
-    init: str, average: bool = False, grid: Grid | None = None, ranks: Ranks | None = None
+    init: str,
+    average: bool = False,
+    grid: Grid | None = None,
+    ranks: Ranks | None = None,
+    flag: str = "--init",
+    at_once: bool = True,
 ) -> Given:
     """A model's weights, from what `--init` names: a run or checkpoint of ours, an export, a
     .safetensors file or one of `torch.save` with timm's or the authors' names, or timm:NAME.
@@ -72,6 +77,8 @@ def read_init(
     Args:
         average: the moving average of the weights, where there is one beside them.
         grid: of the positions, where the source does not say it.
+        flag: the option that names them.
+        at_once: False to read each of a run's weights when it is asked for.
 
     Raises:
         Unfit: on every rank; there is nothing that one of them can read. Nothing but tensors is
@@ -82,17 +89,18 @@ def read_init(
     ours = path.is_dir() and not (path / EXPORTED).is_file()
     somewhere, elsewhere = ranks.agree_each([ours, not ours])
     if somewhere and elsewhere:
-        raise Unfit(f"--init {init}: not all hosts see the same there; put it where all do")
+        raise Unfit(f"{flag} {init}: not all hosts see the same there; put it where all do")
     reason, given = "", Given({})
     try:
         if ours:
-            found = read_checkpoint(path, average, "--init-ema", ranks)
+            found = read_checkpoint(path, average, f"{flag}-ema", ranks, at_once=at_once)
             here = found.recipe.model.grid(found.recipe.data.image_size)
             given = Given(found.model, here, ("ema",) * average)
         elif init.startswith("timm:"):
-            given = _from_timm(init.removeprefix("timm:"), average)
+            given = _from_timm(init.removeprefix("timm:"), average, flag)
         else:
-            given = _of_file(path / EXPORTED if path.is_dir() else path, path.is_dir(), average)
+            file = path / EXPORTED if path.is_dir() else path
+            given = _of_file(file, path.is_dir(), average, flag)
         if grid is not None:
             given = _on_grid(given, grid)
     except (OSError, SafetensorError, ValueError) as error:
@@ -100,7 +108,7 @@ def read_init(
     failed, fine = ranks.agree_each([bool(reason), not reason])
     if failed:
         who = f"{ranks.name(ranks.rank)}: " if fine and reason else ""
-        raise Unfit(f"--init {init}: cannot be read ({ranks.first_text(who + reason)})")
+        raise Unfit(f"{flag} {init}: cannot be read ({ranks.first_text(who + reason)})")
     return given
 
 
@@ -133,11 +141,7 @@ def fitted(
     )
     head = head if new_head else []
     weights = {name: w for name, w in given.weights.items() if name not in head}
-    wanted = {name for name in own if name not in head}
-    if missing := sorted(wanted - weights.keys()):
-        raise Unfit(f"--init: {len(missing)} weights are missing, {missing[0]} the first")
-    if unexpected := sorted(weights.keys() - wanted):
-        raise Unfit(f"--init: {len(unexpected)} weights are unexpected, {unexpected[0]} first")
+    check_names(weights, own.keys() - head, "--init")
     source, resampled = None, False
     if (positions := weights.get("pos_embed")) is not None:
         others = max(0, own["pos_embed"].shape[1] - math.prod(grid))
@@ -149,6 +153,15 @@ def fitted(
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
             raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
     return weights, Fitted(resampled, new_head, source if given.grid is None else None)
+
+
+def check_names(given: Iterable[str], wanted: Collection[str], what: str) -> None:
+    """Raise Unfit where other weights are given than a model has."""
+    names = set(given)
+    if missing := sorted(set(wanted) - names):
+        raise Unfit(f"{what}: {len(missing)} weights are missing, {missing[0]} the first")
+    if unexpected := sorted(names - set(wanted)):
+        raise Unfit(f"{what}: {len(unexpected)} weights are unexpected, {unexpected[0]} first")
 
 
 def _assumed(count: int, grid: Grid) -> Grid:
@@ -203,9 +216,9 @@ def _on_grid(given: Given, grid: Grid) -> Given:
     return Given(given.weights, grid, given.notes)
 
 
-def _from_timm(name: str, average: bool) -> Given:
+def _from_timm(name: str, average: bool, flag: str) -> Given:
     if average:
-        raise ValueError("timm has no average of the weights; leave --init-ema out")
+        raise ValueError(f"timm has no average of the weights; leave {flag}-ema out")
     import timm
 
     try:
@@ -216,11 +229,11 @@ def _from_timm(name: str, average: bool) -> Given:
     return Given(weights, getattr(getattr(model, "patch_embed", None), "grid_size", None))
 
 
-def _of_file(path: Path, exported: bool, average: bool) -> Given:
+def _of_file(path: Path, exported: bool, average: bool, flag: str) -> Given:
     """The weights of a file; an export's is compared with what its config.json says of it."""
     if path.suffix == ".safetensors":
         if average:
-            raise ValueError("it holds no average, weights only; leave --init-ema out")
+            raise ValueError(f"it holds no average, weights only; leave {flag}-ema out")
         config = _config_beside(path)
         if exported and (digest := config.get(DIGEST)) and digest != digest_of_file(path):
             raise Damaged(
@@ -231,7 +244,7 @@ def _of_file(path: Path, exported: bool, average: bool) -> Given:
         weights = renamed(weights)
         return Given(weights, _grid_of(config, weights), tuple(notes))
     file = TorchFile(path)
-    stored, notes = chosen(file.content, average)
+    stored, notes = chosen(file.content, average, flag)
     found, more = unwrapped(stored)
     return Given(renamed(file.read(found)), None, (*notes, *more))
 

@@ -1,7 +1,7 @@
 """The step without weights between the loader and an engine: from pixels to what a task takes.
 
 It runs on the device, outside what is sharded. What else a loss is to be told of an image, as a
-teacher's answer or a map of labels, is made here, and is one more field of `Targets`.
+map of labels, is made here as a teacher's answer is, and is one more field of `Targets`.
 
 Shapes: B images, C channels, K classes.
 """
@@ -20,6 +20,9 @@ from bigvit.data.mix import mix_images, mix_targets
 from bigvit.recipe import Data, Recipe
 
 HOST = torch.device("cpu")
+
+Teacher = Callable[[Tensor], Tensor]
+"""Images (B, C, H, W) as the student sees them -> logits (B, K) float32."""
 
 
 class Targets(NamedTuple):
@@ -84,11 +87,14 @@ class Ahead:
 class Prepare:
     """Makes the inputs of a recipe's batches, on a device."""
 
-    def __init__(self, recipe: Recipe, device: torch.device = HOST) -> None:
+    def __init__(
+        self, recipe: Recipe, device: torch.device = HOST, teacher: Teacher | None = None
+    ) -> None:
         self.normalise = Normalise(recipe.data, device)
         self.classes = torch.arange(recipe.model.num_classes, device=device)
         self.group = recipe.data.mixing_group
         self.ahead = Ahead(device)
+        self.teacher = teacher
 
     def __call__(self, batch: Batch) -> Inputs:
         """Those of one micro-batch."""
@@ -102,7 +108,9 @@ class Prepare:
         if self.group is not None and batch.mix is not None:
             images = mix_images(images, batch.mix, self.group)
             dense = mix_targets(dense, batch.mix, self.group)
-        return Inputs(images, Targets(batch.targets, dense), batch.draws, batch.number)
+        answers = None if self.teacher is None else self.teacher(images)
+        targets = Targets(batch.targets, dense, answers)
+        return Inputs(images, targets, batch.draws, batch.number)
 
     def later(
         self, batches: Sequence[Batch], then: Sequence[Batch] = ()

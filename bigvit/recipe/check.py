@@ -94,7 +94,7 @@ def check_changes(run: Run, recipe: Recipe) -> None:
     """
     index = [f"index.{split}.{key}" for split in ("train", "test") for key in INDEX]
     known = {""}
-    for path in (*(path for path, _ in leaves(recipe)), *index):
+    for path in (*(path for path, _ in leaves(recipe)), *index, "teacher.digest"):
         names = path.split(".")
         known |= {".".join(names[:i]) for i in range(1, len(names) + 1)}
     for name in run.allow_change:

@@ -13,7 +13,6 @@ from bigvit.checkpoint.load import fill, verified
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.save import NotSaved, Saver
 from bigvit.checkpoint.sound import newest_sound
-from bigvit.checkpoint.weights import Unfit, fitted, read_init
 from bigvit.data import photo
 from bigvit.data.bad import BadImages, TooManyBad, gather
 from bigvit.data.batch import Batch
@@ -23,15 +22,17 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_splits
 from bigvit.data.workers import workers_for
 from bigvit.engines import deterministic
-from bigvit.engines.build import Initial, build_engine, outline
+from bigvit.engines.build import build_engine
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
+from bigvit.engines.teacher import Teaching
 from bigvit.evaluate import Interrupted, evaluate
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Images, Layout
 from bigvit.recipe.store import left_out, to_json
 from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
 from bigvit.training.foreseen import foreseen
+from bigvit.training.given import given_teacher, given_weights
 from bigvit.training.loss_guard import LossGuard, LossJumped
 from bigvit.training.profile import Profile
 from bigvit.training.progress import Place, Progress
@@ -74,7 +75,8 @@ def run(
         due = manifest.evaluation_due and test_set is not None
     index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
     _check_data(index, found, options.allow_change, ranks)
-    initial = _given(command, ranks, report) if found is None else None
+    teaching, digest = given_teacher(command, start, found, ranks, report)
+    initial = given_weights(command, ranks, report) if found is None else None
     report(recipe.model.drop_path.summary(recipe.model.branches))
     if options.deterministic:
         report(deterministic.cost(ranks.device.type))
@@ -93,7 +95,7 @@ def run(
     unwritable = f"--run-dir {start.folder} cannot be written to"
     with ranks.agree_on_error(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
         if folder is not None:
-            folder.accept()
+            folder.accept(digest)
     saver = Saver(
         engine,
         start.folder / "checkpoints",
@@ -102,15 +104,17 @@ def run(
         options.keep_every,
         index,
         options.background_save,
+        digest,
     )
     expected = foreseen(command, layout, ranks, first.batch) if folder is not None else None
-    progress = Progress(recipe, first, folder, due, options.tracker, expected)
+    watch = teaching.watch if teaching is not None else None
+    progress = Progress(recipe, first, folder, due, options.tracker, expected, watch)
     progress.classes(train_set.classes)
     profile = Profile(options.profile, folder.path if folder is not None else None, progress)
     try:
         training = Training(
             *(command, layout, engine, saver, train_set, test_set, progress, profile),
-            *(stop_requested, losses),
+            *(stop_requested, losses, teaching),
         )
         is_saved = found is not None and found[0].parent == saver.folder
         return training.run(first, is_saved, due)
@@ -154,27 +158,6 @@ def _check_data(
             refuse_changes({"index": before}, {"index": now}, allowed, what)
 
 
-def _given(command: Command, ranks: Ranks, report: Callable[[str], None]) -> Initial | None:
-    """The weights that `--init` names, those that it lacks made anew. Collective."""
-    options, recipe = command.run, command.recipe
-    if options.init is None:
-        return None
-    ranks.at(f"reading --init {options.init}")
-    given = read_init(options.init, options.init_ema, options.init_grid, ranks)
-    task, grid = outline(recipe), recipe.model.grid(recipe.data.image_size)
-    with ranks.agree_on_error(Unfit, raised=Unfit):
-        weights, done = fitted(given, task.model, grid, recipe.resampling)
-    taken = {name: w for name, w in weights.items() if task.model.takes(name)}
-    some = [f"{len(taken)} of {len(weights)} are taken"] * (len(taken) < len(weights))
-    report(f"weights of {options.init}: {', '.join([*given.notes, str(done), *some])}")
-
-    def initial(name: str) -> torch.Tensor:
-        given = taken.get(name.removeprefix("model."))
-        return task.initial_weight(name) if given is None else given.float()
-
-    return initial
-
-
 class Training:
     """A run on its way: batch after batch, with evaluations and checkpoints between them."""
 
@@ -190,11 +173,12 @@ class Training:
         profile: Profile,
         stop_requested: Callable[[], bool],
         losses: Sequence[float] = (),
+        teaching: Teaching | None = None,
     ) -> None:
         """Args: losses: of the updates before, which the loss guard looks back at."""
         self.recipe, self.options, self.layout = command.recipe, command.run, layout
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
-        self.prepare = Prepare(self.recipe, self.ranks.device)
+        self.prepare = Prepare(self.recipe, self.ranks.device, teaching)
         self.train_set, self.test_set = train_set, test_set
         self.progress, self.profile = progress, profile
         self.stop_requested = stop_requested

@@ -15,6 +15,7 @@ from bigvit.checkpoint.files import write_json
 from bigvit.checkpoint.run import CLASSES
 from bigvit.data.batch import Batch
 from bigvit.engines.engine import StepInfo
+from bigvit.engines.teacher import Stopwatch
 from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import to_json
@@ -42,9 +43,11 @@ class Progress:
         evaluation_due: bool = False,
         trackers: Sequence[str] = (),
         foreseen: Foreseen | None = None,
+        teacher: Stopwatch | None = None,
     ) -> None:
         """The run goes on from a place, an evaluation there included where it is due."""
         self.recipe, self.folder, self.foreseen = recipe, folder, foreseen
+        self.teacher = teacher
         self.bar: tqdm[Any] | None = None
         self.beside = Beside(self.say)
         self.trackers: list[Any] = []
@@ -69,6 +72,8 @@ class Progress:
         """Start to measure anew, after what was not training."""
         self.began, self.since, self.waited = time.perf_counter(), place.batch, 0.0
         self.images, self.core_seconds = 0, 0.0
+        if self.teacher is not None:
+            self.teacher.begin()
 
     def waits(self, seconds: float) -> None:
         """Training waited for images."""
@@ -111,6 +116,7 @@ class Progress:
             "images_per_second": (images := rate * recipe.batch_size),
             **(self.foreseen.use(images) if self.foreseen is not None else {}),
             "waiting": self.waited / seconds,
+            **({"teacher": self.teacher.seconds() / seconds} if self.teacher is not None else {}),
             "images_per_core_second": self.images / max(self.core_seconds, 1e-9),
             **({"norms": info.norms} if info.norms is not None else {}),
         }
@@ -121,6 +127,8 @@ class Progress:
             f"waiting {100 * line['waiting']:.0f} %  "
             f"{line['images_per_core_second']:.0f} images/s and core"
         )
+        if "teacher" in line:
+            shown += f"  teacher {100 * line['teacher']:.0f} %"
         if "flops_use" in line:
             shown += f"  {100 * line['flops_use']:.1f} % of the peak FLOPs"
         if self.bar is not None:

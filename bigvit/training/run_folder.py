@@ -137,8 +137,12 @@ class RunFolder:
         with contextlib.suppress(OSError):
             self.lock.close()
 
-    def accept(self) -> None:
-        """Every check has passed: describe what is run."""
+    def accept(self, teacher: str | None = None) -> None:
+        """Every check has passed: describe what is run.
+
+        Args:
+            teacher: a digest of its weights.
+        """
         command, checkpoints = self.command, self.path / "checkpoints"
         if not checkpoints.exists():
             checkpoints.mkdir()
@@ -146,6 +150,7 @@ class RunFolder:
         description = {
             "name": command.name,
             "recipe": to_json(command.recipe),
+            "teacher": teacher,
             "overrides": list(command.overrides),
             "run": {key: str(value) for key, value in asdict(command.run).items()}
             | {"sharding": command.run.arrangement},

@@ -132,6 +132,13 @@ def _refuse_foreign(folder: Path, recipe: dict[str, Any], allowed: Sequence[str]
     )
 
 
+def teacher_of(folder: Path) -> str | None:
+    """The digest of the teacher that the run in a folder began with, where its recipe.json says
+    one."""
+    described = folder / "recipe.json"
+    return read_json(described).get("teacher") if described.exists() else None
+
+
 def refuse_changes(old: Any, new: Any, allowed: Sequence[str], what: str) -> None:
     """Raise Refused where a run differs from what it goes on from, but in fields (each with all
     below it) that may differ."""

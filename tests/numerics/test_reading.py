@@ -27,7 +27,8 @@ from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, DRLoc, Recipe, Run
 from bigvit.recipe.store import to_json
-from bigvit.training.loop import _checkpoint, _given
+from bigvit.training.given import given_weights
+from bigvit.training.loop import _checkpoint
 from bigvit.training.start import Refused, Start, plan_start
 
 LOSS = DRLoc(0.5, None, "signed", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
@@ -223,7 +224,7 @@ def test_what_one_rank_alone_cannot_read_ends_all_with_its_reason(tmp_path: Path
     (tmp_path / f"{bad}.safetensors").write_bytes(b"cut")
     found = on_ranks(
         3,
-        lambda ranks: _given(
+        lambda ranks: given_weights(
             start_from(tmp_path / f"{ranks.rank}.safetensors", recipe_of(32)), ranks, print
         ),
     )
@@ -239,7 +240,7 @@ def test_what_fits_on_all_ranks_but_one_ends_all(tmp_path: Path):
         save_file(state, tmp_path / f"{rank}.safetensors")
     found = on_ranks(
         2,
-        lambda ranks: _given(
+        lambda ranks: given_weights(
             start_from(tmp_path / f"{ranks.rank}.safetensors", recipe_of(32)), ranks, print
         ),
     )
@@ -251,7 +252,7 @@ def test_what_one_rank_sees_as_a_file_and_another_as_a_run_ends_both(two: Path, 
     save_file(task_of(recipe_of(32), 1).model.state_dict(), tmp_path / "x.safetensors")
     paths = [two, tmp_path / "x.safetensors"]
     found = on_ranks(
-        2, lambda ranks: _given(start_from(paths[ranks.rank], recipe_of(32)), ranks, print)
+        2, lambda ranks: given_weights(start_from(paths[ranks.rank], recipe_of(32)), ranks, print)
     )
     assert all("not all hosts see the same there" in str(error) for error in found)
 
@@ -275,7 +276,7 @@ def test_each_rank_hashes_its_share_and_a_damaged_one_is_gone_back_past(
 
     def work(ranks: Ranks) -> Any:
         seen.rank = ranks.rank
-        initial = _given(start_from(run, recipe_of(32)), ranks, print)
+        initial = given_weights(start_from(run, recipe_of(32)), ranks, print)
         assert initial is not None
         return initial("model.head.weight")
 
@@ -369,13 +370,13 @@ def test_what_was_taken_is_said(two: Path, tmp_path: Path):
     said: list[str] = []
     for options in ({}, {"init_ema": True}):
         command = start_from(two, recipe_of(32), **options)
-        assert on_ranks(1, lambda ranks, c=command: _given(c, ranks, said.append)) != [None]
+        assert on_ranks(1, lambda ranks, c=command: given_weights(c, ranks, said.append)) != [None]
     assert said == [f"weights of {two}: as they are", f"weights of {two}: ema, as they are"]
     file = tmp_path / "x.pth"
     state = {f"module.{n}": w for n, w in task_of(recipe_of(32), 1).model.state_dict().items()}
     torch.save({"state_dict_ema": state}, file)
     wide = replace(recipe_of((16, 48)), model=replace(WIDE, num_classes=3))
-    on_ranks(1, lambda ranks: _given(start_from(file, wide), ranks, said.append))
+    on_ranks(1, lambda ranks: given_weights(start_from(file, wide), ranks, said.append))
     assert said[-1] == (
         f"weights of {file}: state_dict_ema, all that the file holds, module. taken off, positions "
         "taken for 8 x 8, positions resampled, head made anew"
