@@ -11,8 +11,9 @@ from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.resnet import ResidualNetwork
 from bigvit.models.swin import SwinTransformer
 from bigvit.models.t2t_vit import T2TVisionTransformer
+from bigvit.models.timm import TimmModel
 from bigvit.models.vit import ClassTokenTransformer, VisionTransformer
-from bigvit.recipe import CaiT, CvT, ImageSize, Model, ParallelViT, ResNet, Swin, T2TViT, ViT
+from bigvit.recipe import CaiT, CvT, ImageSize, Model, ParallelViT, ResNet, Swin, T2TViT, Timm, ViT
 
 __all__ = [
     "Backbone",
@@ -24,6 +25,7 @@ __all__ = [
     "ResidualNetwork",
     "SwinTransformer",
     "T2TVisionTransformer",
+    "TimmModel",
     "TokenMap",
     "VisionTransformer",
     "build",
@@ -52,3 +54,5 @@ def build(model: Model, image_size: ImageSize) -> Backbone:
             return ConvolutionalVisionTransformer(model, image_size)
         case ResNet():
             return ResidualNetwork(model, image_size)
+        case Timm():
+            return TimmModel(model, image_size)
