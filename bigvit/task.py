@@ -46,7 +46,7 @@ class Task(nn.Module):
         """What a parameter is at first, or a buffer of `statistics`; float32."""
         if name.startswith("model."):
             name = name.removeprefix("model.")
-            return models.initial_weight(self.model, name, self.recipe.seed)
+            return self.model.initial_weight(name, self.recipe.seed)
         return models.initial_weight(self, name, self.recipe.seed)
 
     def statistics(self) -> dict[str, Tensor]:

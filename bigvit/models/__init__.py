@@ -12,6 +12,7 @@ from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.resnet import ResidualNetwork
 from bigvit.models.swin import SwinTransformer
 from bigvit.models.t2t_vit import T2TVisionTransformer
+from bigvit.models.timm import TimmModel
 from bigvit.models.vit import ClassTokenTransformer, VisionTransformer
 from bigvit.recipe import (
     CaiT,
@@ -23,6 +24,7 @@ from bigvit.recipe import (
     ResNet,
     Swin,
     T2TViT,
+    Timm,
     ViT,
 )
 
@@ -37,6 +39,7 @@ __all__ = [
     "ResidualNetwork",
     "SwinTransformer",
     "T2TVisionTransformer",
+    "TimmModel",
     "TokenMap",
     "VisionTransformer",
     "build",
@@ -68,3 +71,5 @@ def build(model: Model, image_size: ImageSize) -> Backbone:
             return ConvolutionalVisionTransformer(model, image_size)
         case ResNet():
             return ResidualNetwork(model, image_size)
+        case Timm():
+            return TimmModel(model, image_size)

@@ -1,4 +1,4 @@
-"""Any architecture of timm's, by its name and arguments, and its sizes as literals. No torch here."""
+"""Any architecture of timm's, by name and arguments; its sizes are literals. No torch here."""
 
 import ast
 import re
@@ -106,6 +106,6 @@ def _value(text: str) -> Any:
 def _unplanned(architecture: str) -> ValueError:
     return ValueError(
         f"model.architecture: {architecture} is timm's, and nothing describes what it computes "
-        "layer by layer; what needs that (bigvit plan, rehearse, dense relative localization) takes "
-        "bigvit's own models"
+        "layer by layer; bigvit plan, rehearse and dense relative localization need it: give them "
+        "a model of bigvit's own"
     )
