@@ -54,7 +54,7 @@ class Teaching:
             mesh = init_device_mesh(kind, shape, mesh_dim_names=("hosts", "host"))["host"]
             for block in self.model.all_blocks():
                 fully_shard(block, mesh=mesh)
-            fully_shard(self.model, mesh=mesh)
+            fully_shard(self.model, mesh=mesh, reshard_after_forward=True)
             self.rank = mesh.get_local_rank()
         self.model._apply(
             lambda t: torch.empty_like(t, device=self.device) if t.is_meta else t.to(self.device)

@@ -26,7 +26,7 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Recipe, Run
 from bigvit.recipe.store import to_json
 from bigvit.task import DTYPES, Task
-from bigvit.training.given import given_weights
+from bigvit.training.given import given_weights as weights_of_init
 from bigvit.training.loss_guard import LossGuard, LossJumped
 
 Ways = Sequence[Way]
@@ -94,7 +94,7 @@ def given_weights(ranks: Ranks, folder: Path, ways: Ways = STAGES) -> None:
         command = Command("given", recipe, Run(init=str(checkpoint), **options(way)), ())
         layout = tiny.cut(recipe, ranks.world)
         engine = build_engine(
-            recipe, command.run, layout, ranks, given_weights(command, ranks, print)
+            recipe, command.run, layout, ranks, weights_of_init(command, ranks, print)
         )
         found[str(way)] = digests(whole(engine, ranks))
     _write(ranks, folder / "given_weights.json", found)

@@ -12,7 +12,7 @@ from torch import Tensor
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import step_name
 from bigvit.data.loader import train_batches
-from bigvit.data.prepare import Prepare
+from bigvit.data.prepare import Prepare, Teacher
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import fill, outline
 from bigvit.engines.engine import Pending, mean_losses
@@ -57,6 +57,7 @@ def train_single(
     recipe: Recipe,
     order: int | None = None,
     change: Callable[[SingleEngine], None] | None = None,
+    teacher: Teacher | None = None,
 ) -> tuple[Weights, list[float]]:
     """Weights after `tiny.updates` of the recipe, with their average as "ema NAME" where there is
     one, and the loss of every update."""
@@ -65,7 +66,7 @@ def train_single(
     engine.order = order
     if change is not None:
         change(engine)
-    prepare = Prepare(recipe, engine.ranks.device)
+    prepare = Prepare(recipe, engine.ranks.device, teacher)
     batches = train_batches(
         DigitsSource("train"), recipe, tiny.cut(recipe, 1), 0, 0, 0, engine.task.draws
     )
