@@ -84,7 +84,7 @@ class Task(nn.Module):
         self.eval()
         output = self.model(self._to_model(images))
         self.train(training)
-        found = {PREDICTION: models.fused(output, self.recipe.model.fusion)}
+        found = {PREDICTION: output.prediction(self.recipe.model.fusion)}
         if output.distillation is not None:
             found |= {"class_head": output.logits, "distillation_head": output.distillation}
         return found

@@ -9,7 +9,6 @@ distilled models (`_hard`; `_token`: table 3.14) learn from RegNetY-16GF, whose 
 """
 
 from dataclasses import replace
-from typing import Literal
 
 from bigvit.recipe import (
     AdamW,
@@ -51,6 +50,7 @@ REGNETY_16GF = Timm(  # the teacher
     in_chans=3,
     num_classes=1000,
 )
+HARD = HardDistillation(weight=0.5, head="class")  # equation 3.3
 IMAGES = Images(
     dataset="ImageNet-1k",
     train_images=1_281_167,
@@ -137,7 +137,7 @@ def higher(size: str, image_size: int, *, drop_path: float) -> Recipe:
     return finetune(of_size(size), image_size, starts_from, drop_path=drop_path, crop_ratio=1.0)
 
 
-def hard(recipe: Recipe, head: Literal["class", "distillation"] = "class") -> Recipe:
+def hard(recipe: Recipe, taught: HardDistillation = HARD) -> Recipe:
     """The same by hard distillation (section 3.7; equation 3.3), from RegNetY-16GF at the same
     resolution (section 3.3), with weights and products in bf16 (ours)."""
     half = CrossEntropy(weight=0.5, smoothing=0.1)
@@ -145,7 +145,7 @@ def hard(recipe: Recipe, head: Literal["class", "distillation"] = "class") -> Re
     size = recipe.data.image_size
     return replace(
         recipe,
-        objectives=(half, HardDistillation(weight=0.5, head=head)),
+        objectives=(half, taught),
         teacher=Teacher(REGNETY_16GF, size, IMAGES.mean, IMAGES.std, precision="bf16"),
         starts_from=starts_from,
     )
@@ -156,7 +156,7 @@ def with_token(size: str) -> Recipe:
     sum of their softmaxes is DeiT's way (section 3.3); that the token is not decayed is ours."""
     token = DistillationToken(prediction="softmax", decayed=False)
     recipe = pretrain(TABLE_3_14, of_size(size, token), epochs=400, test_crop_ratio=1.0)
-    return hard(recipe, "distillation")
+    return hard(recipe, replace(HARD, head="distillation"))
 
 
 cait_xxs24_in1k_224 = at_224("xxs24")

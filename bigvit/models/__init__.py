@@ -7,7 +7,7 @@ from bigvit.models.cait import ClassAttentionTransformer
 from bigvit.models.cvt import ConvolutionalVisionTransformer
 from bigvit.models.deit import DistilledTransformer
 from bigvit.models.init import initial_weight
-from bigvit.models.output import Output, TokenMap, fused
+from bigvit.models.output import Output, TokenMap
 from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.resnet import ResidualNetwork
 from bigvit.models.swin import SwinTransformer
@@ -43,7 +43,6 @@ __all__ = [
     "TokenMap",
     "VisionTransformer",
     "build",
-    "fused",
     "initial_weight",
 ]
 

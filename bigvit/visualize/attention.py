@@ -20,7 +20,7 @@ from bigvit.data.decode import image_of
 from bigvit.data.prepare import Normalise
 from bigvit.layers.attention import Attention
 from bigvit.layers.class_attention import ClassAttention
-from bigvit.models import ClassTokenTransformer, Output, fused
+from bigvit.models import ClassTokenTransformer, Output
 from bigvit.task import Task
 
 
@@ -66,7 +66,7 @@ def _maps_of(task: Task, path: Path, classes: list[str], layers: int | None) -> 
         )
     last = list(maps)[-(layers or 2) :]
     stacked = torch.cat([maps[name] for name in last]).unflatten(2, output.grid)
-    logits = fused(output, task.recipe.model.fusion)[0]
+    logits = output.prediction(task.recipe.model.fusion)[0]
     shares, best = logits.softmax(dim=0).topk(min(5, len(classes)))
     predictions = [(p, classes[i]) for p, i in zip(shares.tolist(), best.tolist(), strict=True)]
     shown = pixels.permute(1, 2, 0).expand(-1, -1, 3).numpy()
