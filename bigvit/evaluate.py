@@ -182,9 +182,9 @@ def evaluate_checkpoint(
     if not dispatch:
         task.to(ranks.device, DTYPES[recipe.precision])
     with torch.no_grad():
-        processes = workers_for(workers)
+        predict, processes = task.predictions, workers_for(workers)
         counts = evaluate(
-            task.heads, test_set, recipe.data, batch_size, ranks, processes, right, among=among
+            predict, test_set, recipe.data, batch_size, ranks, processes, right, among=among
         )
     return {
         "checkpoint": str(checkpoint),

@@ -58,12 +58,12 @@ class Task(nn.Module):
         """The weighted losses of a training micro-batch, float32 scalars by name.
 
         Args:
-            inputs: or images alone, for nothing but logits (B, K) as `heads` makes them. They have
-                to come in by this door: stage 3 starts anew at the outermost module's, and
+            inputs: or images alone, for nothing but logits (B, K) as `predictions` makes them. They
+                have to come in by this door: stage 3 starts anew at the outermost module's, and
                 would otherwise expect the weights of the last forward pass in the next.
         """
         if isinstance(inputs, Tensor):
-            return self.heads(inputs)
+            return self.predictions(inputs)
         images, targets, draws, number = inputs
         output = self.model(self._to_model(images), draws.model, self.wanted)
         epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
@@ -76,9 +76,9 @@ class Task(nn.Module):
     def predict(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W), normalised -> logits (B, K) whose softmax is the prediction, nothing
         dropped, and by the statistics of training."""
-        return self.heads(images)[PREDICTION]
+        return self.predictions(images)[PREDICTION]
 
-    def heads(self, images: Tensor) -> dict[str, Tensor]:
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
         """The same by name: the prediction's and, where it is made of two heads', each one's."""
         training = self.training
         self.eval()

@@ -128,8 +128,8 @@ class Engine(Protocol):
         gathering weights is collective."""
         ...
 
-    def heads(self, images: Tensor) -> dict[str, Tensor]:
-        """The same, and the logits of each head that they are made of, by `Task.heads`' names."""
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
+        """The same by name, and those of each head that they are made of, as `Task.predictions`."""
         ...
 
     def slices(self) -> Iterator[Slice]:

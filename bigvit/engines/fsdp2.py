@@ -123,10 +123,10 @@ class FSDP2Engine:
         return cast(FSDPModule, self.task)
 
     def predict(self, images: Tensor) -> Tensor:
-        return self.heads(images)[PREDICTION]
+        return self.predictions(images)[PREDICTION]
 
     @torch.no_grad()
-    def heads(self, images: Tensor) -> dict[str, Tensor]:
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
         return self.task(images)  # by the door at which torch gathers weights
 
     def slices(self) -> Iterator[Slice]:

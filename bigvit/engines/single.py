@@ -69,8 +69,8 @@ class SingleEngine:
         return self.task.predict(images)
 
     @torch.no_grad()
-    def heads(self, images: Tensor) -> dict[str, Tensor]:
-        return self.task.heads(images)
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
+        return self.task.predictions(images)
 
     def slices(self) -> Iterator[Slice]:
         return self.masters.slices()

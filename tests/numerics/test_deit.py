@@ -40,6 +40,7 @@ from bigvit.recipe import (
     HardDistillation,
     LayerScale,
     LinearStochasticDepth,
+    Model,
     Recipe,
     StochasticDepth,
     Teacher,
@@ -74,6 +75,11 @@ def architecture(size: str, token: DistillationToken | None) -> str:
     return f"deit_{NAMES[size]}{'_distilled' if token else ''}_patch16_224"
 
 
+def built(model: Model, size: int) -> Any:
+    """Ours, random."""
+    return randomised(models.build(model, size))
+
+
 def images(size: int, channels: int = 3, count: int = 2) -> Tensor:
     return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(1))
 
@@ -83,7 +89,7 @@ def images(size: int, channels: int = 3, count: int = 2) -> Tensor:
 )
 @torch.no_grad()
 def test_logits_of_both_heads_equal_those_of_timm(size: str, token: DistillationToken | None):
-    ours = randomised(models.build(of_size(size, token), 224))
+    ours = built(of_size(size, token), 224)
     theirs: Any = timm.create_model(architecture(size, token))
     theirs.load_state_dict(ours.state_dict())
     x = images(224)
@@ -115,7 +121,7 @@ def test_names_shapes_and_sizes_are_timms(size: str, token: DistillationToken | 
 
 @torch.no_grad()
 def test_each_parameter_shows_in_the_prediction():
-    ours, x = randomised(models.build(TINY, 8)), images(8, 1)
+    ours, x = built(TINY, 8), images(8, 1)
     before = ours(x).prediction("softmax")
     for name, parameter in ours.named_parameters():
         saved = parameter.clone()
@@ -194,7 +200,7 @@ def test_an_evaluation_counts_the_heads_and_both_in_one_pass(tmp_path: Path):
 
     def heads(x: Tensor) -> dict[str, Tensor]:
         calls.append(len(x))
-        return task.heads(x)
+        return task.predictions(x)
 
     found = evaluate(heads, source, data, 64, alone())
     assert sum(calls) == 320, "five batches of 64 for 300 images"
@@ -272,7 +278,7 @@ def test_the_authors_files_are_read_and_positions_of_patches_alone_resampled(
 def test_what_the_class_token_attends_to_is_the_patches():
     """With a token beside it, too."""
     for model in (TINY, replace(CAIT, in_chans=1, patch_size=2)):
-        maps, output = attended(randomised(models.build(model, 8)), images(8, 1))
+        maps, output = attended(built(model, 8), images(8, 1))
         assert {each.shape[2] for each in maps.values()} == {16} == {output.grid[0] ** 2}
         assert all((each.sum(dim=2) < 1).all() for each in maps.values())
 
@@ -309,7 +315,7 @@ CAIT = CaiT(14, 32, 2, 4, 2.0, True, LayerScale(0.5), SECOND, TOKEN, StochasticD
 @torch.no_grad()
 def test_caits_token_attends_as_the_class_token_does():
     """timm's class attention, told each token in turn; the order of keys does not matter."""
-    ours, x = randomised(models.build(CAIT, 42)), images(42)
+    ours, x = built(CAIT, 42), images(42)
     features = ours.features(x, ours.walk(None, ()))
     patches, tokens = features.stream, ours.class_tokens(len(x))
     assert tokens.shape[1] == 2
@@ -331,9 +337,9 @@ def test_caits_token_attends_as_the_class_token_does():
 def test_caits_token_is_counted_and_may_stand_where_the_class_token_does():
     for pooling in (SECOND, ClassAttention(1, "patches"), ClassToken(1)):
         model = replace(CAIT, pooling=pooling)
-        built = randomised(models.build(model, 42))
-        assert model.parameters(42) == sum(p.numel() for p in built.parameters())
-        assert built(images(42)).distillation.shape == (2, 10)
-        assert "dist_token" in built.no_weight_decay()
+        ours = built(model, 42)
+        assert model.parameters(42) == sum(p.numel() for p in ours.parameters())
+        assert ours(images(42)).distillation.shape == (2, 10)
+        assert "dist_token" in ours.no_weight_decay()
     with pytest.raises(ValueError, match="no CaiT but with .* no distillation token"):
         CAIT.timm(42)

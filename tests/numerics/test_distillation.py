@@ -67,7 +67,7 @@ def ours(made: Made, *wanted: Objective) -> tuple[Tensor, Tensor, Tensor]:
     assert {loss.dtype for loss in losses} == {torch.float32}
     total = torch.stack(losses).sum()
     gradients = torch.autograd.grad(total, (student, second), materialize_grads=True)
-    return total.detach(), *gradients
+    return total.detach(), gradients[0], gradients[1]
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -149,7 +149,8 @@ def authors(made: Made, kind: str, alpha: float, tau: float) -> tuple[Tensor, Te
     else:
         taught = F.cross_entropy(second, made.teacher.argmax(dim=1))
     loss = (1 - alpha) * label + alpha * taught
-    return loss.detach(), *torch.autograd.grad(loss, (first, second))
+    gradients = torch.autograd.grad(loss, (first, second))
+    return loss.detach(), gradients[0], gradients[1]
 
 
 SETTINGS = [("hard", 0.5, 1.0), ("hard", 0.3, 1.0)]

@@ -104,10 +104,10 @@ class DeepSpeedEngine:
         return losses
 
     def predict(self, images: Tensor) -> Tensor:
-        return self.heads(images)[PREDICTION]
+        return self.predictions(images)[PREDICTION]
 
     @torch.no_grad()
-    def heads(self, images: Tensor) -> dict[str, Tensor]:
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
         self.engine.eval()
         logits = self.task(images)
         self.engine.train()
