@@ -156,6 +156,13 @@ def test_the_repositorys_differ_in_what_they_say():
     assert_values(tuned, FINETUNED | {"schedule.epochs": 30, "resampling": "plain"})
 
 
+def test_the_row_of_table_3_8_without_randaugment():
+    recipe, usual = (RECIPES[f"deit_b16_in1k_224{end}"] for end in ("_no_randaugment", ""))
+    check_recipe(recipe)
+    assert getattr(recipe.data, "augment", "") is None
+    assert replace(recipe, source=usual.source, data=usual.data) == usual
+
+
 def test_the_teacher_is_trained_as_deit():
     teacher = ALL["regnety_16gf_in1k_224"]
     check_recipe(teacher)
@@ -165,7 +172,7 @@ def test_the_teacher_is_trained_as_deit():
 
 
 def test_there_are_no_others():
-    assert len(RECIPES) == 3 * 4 * 2 + 4 * 2 + 2 + 3
+    assert len(RECIPES) == 3 * 4 * 2 + 4 * 2 + 2 + 1 + 3
     assert len(CAITS) == 10 + 11 + 2
 
 
