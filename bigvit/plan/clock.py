@@ -4,7 +4,7 @@ host's launches of them all; then the optimizer, and what the network does not h
 docs/plan.md has every formula, and what they rest on. No torch here.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -212,7 +212,7 @@ def network_seconds(
         network: bytes a second of a node's network, in one direction.
         hidden: seconds of each micro-batch behind which those that overlap can hide.
     """
-    seen, behind = 0.0, Counter[int]()
+    seen, behind = 0.0, defaultdict[int, float](float)
     for each in sent:
         bandwidth = LINKED * (min(link, network / each.through) if each.through else link)
         ways = TIMES_SENT.get(each.kind, 1.0) * (each.ranks - 1) / each.ranks
