@@ -174,7 +174,7 @@ def clock(
     for part in parts(recipe, run.checkpoint_activations):
         blocks, twice = len(part.shares), sum(part.again)
         images = layout.micro_batch * sum(part.shares) / blocks
-        for op, gradients in part.steps:
+        for op, gradients, _ in part.steps:
             once = at.forward(op, images, part.skips)
             ahead = ahead.plus(once, blocks)
             back = back.plus(at.backward(op, images, part.skips, gradients), blocks)
