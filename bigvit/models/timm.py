@@ -15,13 +15,14 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import timm
 import torch
 from accelerate import init_empty_weights
 from timm.layers import DropPath  # pyright: ignore[reportPrivateImportUsage]
-from timm.models import group_parameters
+from timm.models import convit, group_parameters
 from timm.optim._param_groups import auto_group_layers
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -223,11 +224,15 @@ def traced(model: Timm, image_size: ImageSize) -> Trace:
     names = Counter(id(p) for _, p in net.named_parameters(remove_duplicate=False))
     if tied := [n for n, p in net.named_parameters() if names[id(p)] > 1]:
         faults[f"{len(tied)} of its weights, {tied[0]} first, are used under several names"] = None
-    before = {name: (b, b._version) for name, b in net.named_buffers()}
+    before: dict[str, Any] = {}
     shape = IMAGES, model.in_chans, *sides(image_size)
     try:
-        with torch.device("meta"), _Random(entered, faults):
-            logits = net(torch.empty(shape))
+        for _ in range(2):  # after the first, what follows from shapes alone is there
+            order.clear()
+            entered.clear()
+            before = {name: (b, b._version) for name, b in net.named_buffers()}
+            with torch.device("meta"), _Random(entered, faults):
+                logits = net(torch.empty(shape))
         if not isinstance(logits, Tensor) or logits.shape != (IMAGES, model.num_classes):
             faults["what it returns in training are not the logits of its classes alone"] = None
     except Exception as error:  # of many kinds, timm's and torch's
@@ -264,9 +269,10 @@ def counted(model: Timm, image_size: ImageSize) -> TimmSizes:
     """The sizes of a model, to be written into its recipe: parameters that are trained, and the
     products of linear layers, convolutions and attention."""
     net = copy.deepcopy(_skeleton(model, image_size)).to("meta").eval()
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as flops:
-        net(torch.empty(1, model.in_chans, *sides(image_size)))
     parameters = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    net.requires_grad_(False)
+    with torch.device("meta"), FlopCounterMode(display=False) as flops:
+        net(torch.empty(1, model.in_chans, *sides(image_size)))
     order = traced(model, image_size).order
     return TimmSizes(parameters, flops.get_total_flops() // 2, len(order))
 
@@ -310,6 +316,10 @@ def _skeleton(model: Timm, image_size: ImageSize) -> Any:
             setattr(parent, name, Dropout(dropout.p, number))
             if getattr(parent, "fused_attn", False):
                 parent.fused_attn = False  # torch's kernel would draw by itself
+    for module in net.modules():
+        if isinstance(module, kind := convit.GPSA):  # it would be made in the first forward pass
+            here = SimpleNamespace(qk=SimpleNamespace(weight=torch.empty(0)))
+            module.rel_indices = kind.get_rel_indices(here, net.patch_embed.num_patches)
     replace_batch_norms(net)
     skip_dropped(net)
     net.constants = _make_constant(net)
@@ -350,7 +360,14 @@ def _kind(model: Timm) -> type:
 
 
 def _takes(kind: type, argument: str) -> bool:
-    return argument in inspect.signature(kind.__init__).parameters
+    """Whether a class, or one that it hands what else it is given, has such an argument."""
+    for each in kind.__mro__:
+        parameters = inspect.signature(each.__init__).parameters
+        if argument in parameters:
+            return True
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
+            return False
+    return False
 
 
 def _children(net: nn.Module, kind: type) -> list[tuple[nn.Module, str, Any]]:
