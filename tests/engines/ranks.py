@@ -23,6 +23,7 @@ import lamb  # noqa: E402
 import localization  # noqa: E402
 import others  # noqa: E402
 import precision  # noqa: E402
+import timm_models  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
 import traps  # noqa: E402
@@ -234,6 +235,7 @@ SCENARIOS = {
         *others.SCENARIOS,
         others_ranks,
         *precision.SCENARIOS,
+        *timm_models.SCENARIOS,
         *traps.SCENARIOS,
     )
 }
