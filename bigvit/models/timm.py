@@ -301,28 +301,34 @@ def _skeleton(model: Timm, image_size: ImageSize) -> Any:
         ValueError: timm cannot build it.
     """
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        try:
-            with init_empty_weights(include_buffers=False):
-                net = _create(model, image_size)
-        except (NotImplementedError, RuntimeError):  # it computes something with its weights
+        net = _without_memory(model, image_size)
+        _replace_paths(net)
+        for number, (parent, name, dropout) in enumerate(_children(net, nn.Dropout)):
+            if dropout.p > 0:
+                setattr(parent, name, Dropout(dropout.p, number))
+                if hasattr(parent, "fused_attn"):
+                    parent.fused_attn = False  # torch's kernel would draw by itself
+        for module in net.modules():
+            if isinstance(module, kind := convit.GPSA):  # it would be made by a forward pass
+                here = SimpleNamespace(qk=SimpleNamespace(weight=torch.empty(0)))
+                module.rel_indices = kind.get_rel_indices(here, net.patch_embed.num_patches)
+        replace_batch_norms(net)
+        skip_dropped(net)
+        net.constants = _make_constant(net)
+    return net
+
+
+def _without_memory(model: Timm, image_size: ImageSize) -> Any:
+    """timm's module, its weights on meta, its buffers as they are."""
+    try:
+        with init_empty_weights(include_buffers=False):
             net = _create(model, image_size)
+    except (NotImplementedError, RuntimeError):  # it computes something with its weights
+        net = _create(model, image_size)
     for module in net.modules():
         for name, p in module._parameters.items():
             if p is not None and not p.is_meta:
                 module._parameters[name] = nn.Parameter(p.detach().to("meta"), p.requires_grad)
-    _replace_paths(net)
-    for number, (parent, name, dropout) in enumerate(_children(net, nn.Dropout)):
-        if dropout.p > 0:
-            setattr(parent, name, Dropout(dropout.p, number))
-            if getattr(parent, "fused_attn", False):
-                parent.fused_attn = False  # torch's kernel would draw by itself
-    for module in net.modules():
-        if isinstance(module, kind := convit.GPSA):  # it would be made in the first forward pass
-            here = SimpleNamespace(qk=SimpleNamespace(weight=torch.empty(0)))
-            module.rel_indices = kind.get_rel_indices(here, net.patch_embed.num_patches)
-    replace_batch_norms(net)
-    skip_dropped(net)
-    net.constants = _make_constant(net)
     return net
 
 
