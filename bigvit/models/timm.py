@@ -30,7 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
-from bigvit.layers.stochastic_depth import Dropped, Span, draw, drops
+from bigvit.layers.stochastic_depth import Drop, Dropped, Span, draw, drops
 from bigvit.layers.timm import Dropout, Path, recompute, replace_batch_norms, skip_dropped
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features, Output
@@ -66,12 +66,9 @@ class TimmModel(Backbone):
         self, images: Tensor, draws: TimmDraws | None = None, blocks: Collection[int] = ()
     ) -> Output:
         """Args and result as a `Backbone`'s; there are logits, and no tokens."""
-        given: dict[str, list[Any]] = {name: [] for name in self.paths}
+        given: dict[str, list[Drop]] = {name: [] for name in self.paths}
         if draws is not None and draws.paths is not None:
-            order = self.traced.order
-            for name, drop in zip(
-                order, drops(self.config.drop_path, len(order), draws.paths), strict=True
-            ):
+            for name, drop in zip(self.traced.order, self.given(draws), strict=True):
                 given[name].append(drop)
         for name, path in self.paths.items():
             path.give(given[name], len(images))
@@ -79,6 +76,10 @@ class TimmModel(Backbone):
             dropout.keys = draws.keys if draws is not None else None
         logits = self.__dict__["net"](images)
         return Output(logits, logits[:, :0, None], (0, 0), logits, {})
+
+    def given(self, draws: TimmDraws) -> list[Drop]:
+        """What each branch drops, in the order of the forward pass."""
+        return drops(self.config.drop_path, len(self.traced.order), draws.paths)
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         """Not asked for: timm's models have no such thing in common."""

@@ -49,7 +49,7 @@ ARCHITECTURES: dict[str, tuple[tuple[str, ...], int]] = {
     "pvt_v2": ("pvt_v2_b0", 32),
     "rdnet": ("rdnet_tiny", 64),
     "regnet": ("regnety_002", 32),
-    "resnet": ("resnet18", 32),
+    "resnet": ("test_resnet", 32),
     "resnetv2": ("resnetv2_18", 32),
     "rexnet": ("rexnet_100", 32),
     "sequencer": ("sequencer2d_s layers=(1,1,1,1)", 64),
@@ -88,8 +88,8 @@ ARCHITECTURES: dict[str, tuple[tuple[str, ...], int]] = {
     "xcit": ("xcit_nano_12_p16_224 depth=2 embed_dim=32 num_heads=2", 32),
 }
 
-QUICK = ("pit", "tnt", "convit", "swin_transformer", "regnet", "xcit")
-"""Those of the ordinary tests: table 6.13's, the teacher's, and one that calls paths in between."""
+QUICK = ("pit", "tnt", "convit", "swin_transformer", "resnet", "xcit")
+"""Those of the ordinary tests: table 6.13's, one with BatchNorm, and one with several kinds of paths."""
 
 REFUSED = {"coat": "are used under several names"}
 """Those that cannot be trained exactly, and what is said of them."""

@@ -2,6 +2,7 @@
 
 import gc
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import tiny
 import torch
-from launched import whole
+from launched import Way, options, whole
 from reference import Weights
 from timm import create_model
 from timm_list import ARCHITECTURES, QUICK, REFUSED
@@ -40,7 +41,6 @@ from bigvit.recipe.store import to_json
 from bigvit.task import Task
 
 MICRO, RANKS = 4, 2
-STAGES = (1, 3)
 
 
 def recipe_of(family: str) -> Recipe:
@@ -114,30 +114,42 @@ def apart(a: Weights, b: Weights, first: Weights) -> float:
     return (between / sum(float((b[n] - first[n]).double().square().sum()) for n in a)) ** 0.5
 
 
-def timm_models(ranks: Ranks, folder: Path, families: tuple[str, ...] = QUICK) -> None:
+def timm_models(
+    ranks: Ranks, folder: Path, families: Sequence[str] = QUICK, ways: Sequence[Way] = (1, 3)
+) -> None:
     """Each family at two stages, resumed, and exported."""
     found: dict[str, Any] = {}
     for family in families:
         recipe, own = recipe_of(family), found.setdefault(family, {})
         first, last = train_alone(recipe) if ranks.rank == 0 else ({}, {})
-        for stage in STAGES:
-            own[str(stage)] = _at(ranks, folder / f"{family} {stage}", recipe, stage, first, last)
+        own["batch_norm"] = any(
+            "running_mean" in name for name in build.outline(recipe).state_dict()
+        )
+        for way in ways:
+            own[str(way)] = _at(ranks, folder / f"{family} {way}", recipe, way, first, last)
             gc.collect()
     if ranks.rank == 0:
-        (folder / "timm_models.json").write_text(json.dumps(found))
+        path = folder / "timm_models.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(before | found))
 
 
 def timm_models_all(ranks: Ranks, folder: Path) -> None:
     """All that are not in the ordinary tests."""
     rest = (family for family in ARCHITECTURES if family not in (*QUICK, *REFUSED))
-    timm_models(ranks, folder, tuple(rest))
+    timm_models(ranks, folder, list(rest))
+
+
+def timm_fsdp2(ranks: Ranks, folder: Path) -> None:
+    """Some with torch's sharding, and at the other stages."""
+    timm_models(ranks, folder, QUICK, ("fsdp2 full", 2, 0))
 
 
 def _at(
-    ranks: Ranks, folder: Path, recipe: Recipe, stage: int, first: Weights, last: Weights
+    ranks: Ranks, folder: Path, recipe: Recipe, way: Way, first: Weights, last: Weights
 ) -> dict[str, Any]:
     """One run, whose blocks are recomputed at stage 3, and the same from its first checkpoint."""
-    run = Run(sharding=f"zero{stage}", checkpoint_activations=float(stage == 3))
+    run = Run(**options(way), checkpoint_activations=float(way == 3))
     layout, mine = batch_layout(recipe, ranks.world, MICRO), range(ranks.rank, ranks.rank + 1)
     engine: Any = build.build_engine(recipe, run, layout, ranks)
     saver = Saver(engine, folder, to_json(recipe), 2, background=False)
@@ -172,4 +184,4 @@ def _exported(checkpoint: Path, folder: Path, recipe: Recipe) -> float:
         return float((theirs(images) - ours).abs().max() / ours.abs().max())
 
 
-SCENARIOS = (timm_models, timm_models_all)
+SCENARIOS = (timm_models, timm_models_all, timm_fsdp2)
