@@ -68,7 +68,8 @@ ARCHITECTURES: dict[str, tuple[tuple[str, ...], int]] = {
         32,
     ),
     "tiny_vit": (
-        "tiny_vit_5m_224 depths=(1,1,1,1) embed_dims=(16,16,32,32) num_heads=(1,1,2,2) window_sizes=(7,7,7,7)",
+        "tiny_vit_5m_224 depths=(1,1,1,1) embed_dims=(16,16,32,32) num_heads=(1,1,2,2) "
+        "window_sizes=(7,7,7,7)",
         224,
     ),
     "tnt": ("tnt_s_legacy_patch16_224 depth=2 embed_dim=24 inner_dim=8", 32),
@@ -89,7 +90,7 @@ ARCHITECTURES: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 QUICK = ("pit", "tnt", "convit", "swin_transformer", "resnet", "xcit")
-"""Those of the ordinary tests: table 6.13's, one with BatchNorm, and one with several kinds of paths."""
+"""Those of the ordinary tests: table 6.13's, one with BatchNorm, one of three branches a block."""
 
 REFUSED = {"coat": "are used under several names"}
 """Those that cannot be trained exactly, and what is said of them."""
