@@ -144,9 +144,10 @@ class _Skips:
 def skip_dropped(net: nn.Module) -> None:
     """Let plain blocks compute their branches for the kept samples alone."""
     for module in net.modules():
-        if type(module) in PLAIN:
-            for path, *_ in PLAIN[type(module)]:
-                getattr(module, path).skips = True
+        paths = [getattr(module, path) for path, *_ in PLAIN.get(type(module), ())]
+        if paths and all(isinstance(path, Path) for path in paths):
+            for path in paths:
+                path.skips = True
             module.dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
             module.__class__ = _skipping(type(module))
 

@@ -11,12 +11,14 @@ Shapes: B images, K classes.
 import copy
 import fnmatch
 import inspect
+import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import timm
 import torch
@@ -38,6 +40,9 @@ from bigvit.recipe import ImageSize, Timm, TimmSizes, sides
 from bigvit.recipe.models.timm import size_argument
 
 IMAGES = 3  # of a traced batch
+RATE = 0.1234567  # of timm's paths, which ours replace
+LINSPACE = torch.linspace
+PATH = re.compile(r"(\w+_)?drop_path\d*")  # how timm calls a path
 
 
 class TimmDraws(NamedTuple):
@@ -340,8 +345,9 @@ def _create(model: Timm, image_size: ImageSize) -> Any:
         if _takes(kind, "img_size"):
             given["img_size"] = size_argument(image_size)
         if _takes(kind, "drop_path_rate"):
-            given["drop_path_rate"] = 0.1  # for timm to make modules for it; the rate is a recipe's
-        return timm.create_model(model.architecture, pretrained=False, **given)
+            given["drop_path_rate"] = RATE
+        with mock.patch.object(torch, "linspace", _linspace):
+            return timm.create_model(model.architecture, pretrained=False, **given)
     except (NotImplementedError, MemoryError):
         raise
     except Exception as error:  # of many kinds of timm's own
@@ -366,6 +372,12 @@ def _kind(model: Timm) -> type:
         return type(timm.create_model(model.architecture, **model.named))
 
 
+def _linspace(start: float, end: float, *args: Any, **options: Any) -> Tensor:
+    """torch's, but for timm's rates by depth: none is 0, for timm would make no module for it."""
+    made = LINSPACE(start, end, *args, **options)
+    return torch.full_like(made, RATE) if end == RATE else made
+
+
 def _takes(kind: type, argument: str) -> bool:
     """Whether a class, or one that it hands what else it is given, has such an argument."""
     for each in kind.__mro__:
@@ -377,22 +389,23 @@ def _takes(kind: type, argument: str) -> bool:
     return False
 
 
-def _children(net: nn.Module, kind: type) -> list[tuple[nn.Module, str, Any]]:
+def _children(net: nn.Module, kind: Any) -> list[tuple[nn.Module, str, Any]]:
     named = ((m, name, c) for m in net.modules() for name, c in m.named_children())
     return [(module, name, child) for module, name, child in named if isinstance(child, kind)]
 
 
 def _replace_paths(net: nn.Module) -> None:
-    """Put a `Path` in the place of each DropPath, and of what timm has where a block drops nothing
-    by its place in the depth: nothing, or an Identity of that name in a module of that class."""
-    places = set()
+    """Put a `Path` in the place of each DropPath, and of what timm has in modules of the same class
+    where their place in the depth gives them a rate of 0: an Identity of that name, or nothing."""
+    places: set[tuple[type, str]] = set()
     for parent, name, _ in _children(net, DropPath):
         setattr(parent, name, Path())
-        if not name.isdigit():
+        if PATH.fullmatch(name):
             places.add((type(parent), name))
     for module in net.modules():
         for kind, name in places:
-            if type(module) is kind and isinstance(getattr(module, name), nn.Identity | None):
+            same = type(module) is kind
+            if same and isinstance(getattr(module, name, module), nn.Identity | None):
                 setattr(module, name, Path())
 
 

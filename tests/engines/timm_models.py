@@ -117,7 +117,7 @@ def apart(a: Weights, b: Weights, first: Weights) -> float:
 def timm_models(
     ranks: Ranks, folder: Path, families: Sequence[str] = QUICK, ways: Sequence[Way] = (1, 3)
 ) -> None:
-    """Each family at two stages, resumed, and exported."""
+    """Each family in some ways; in the last one it is resumed and exported, too."""
     found: dict[str, Any] = {}
     for family in families:
         recipe, own = recipe_of(family), found.setdefault(family, {})
@@ -126,7 +126,9 @@ def timm_models(
             "running_mean" in name for name in build.outline(recipe).state_dict()
         )
         for way in ways:
-            own[str(way)] = _at(ranks, folder / f"{family} {way}", recipe, way, first, last)
+            last_way = way == ways[-1]
+            run = folder / f"{family} {way}"
+            own[str(way)] = _at(ranks, run, recipe, way, first, last, resume=last_way)
             gc.collect()
     if ranks.rank == 0:
         path = folder / "timm_models.json"
@@ -146,9 +148,16 @@ def timm_fsdp2(ranks: Ranks, folder: Path) -> None:
 
 
 def _at(
-    ranks: Ranks, folder: Path, recipe: Recipe, way: Way, first: Weights, last: Weights
+    ranks: Ranks,
+    folder: Path,
+    recipe: Recipe,
+    way: Way,
+    first: Weights,
+    last: Weights,
+    resume: bool,
 ) -> dict[str, Any]:
-    """One run, whose blocks are recomputed at stage 3, and the same from its first checkpoint."""
+    """One run, whose blocks are recomputed at stage 3; and the same from its first checkpoint, and
+    its export."""
     run = Run(**options(way), checkpoint_activations=float(way == 3))
     layout, mine = batch_layout(recipe, ranks.world, MICRO), range(ranks.rank, ranks.rank + 1)
     engine: Any = build.build_engine(recipe, run, layout, ranks)
@@ -158,6 +167,9 @@ def _at(
         engine.update(pending(engine.task, number, mine), recipe.optim.lr)
         paths.append(saver.save(number + 1))
     weights = whole(engine, ranks)
+    found = {"apart": apart(weights, last, first)} if ranks.rank == 0 else {}
+    if not resume:
+        return found
     again: Any = build.build_engine(recipe, run, layout, ranks)
     fill(again, paths[0], read_manifest(paths[0]))
     again.update(pending(again.task, 1, mine), recipe.optim.lr)
@@ -165,11 +177,7 @@ def _at(
     same = all(torch.equal(weights[name], resumed[name]) for name in weights)
     if ranks.rank:
         return {}
-    return {
-        "apart": apart(weights, last, first),
-        "resumed": same,
-        "exported": _exported(paths[1], folder / "export", recipe),
-    }
+    return {**found, "resumed": same, "exported": _exported(paths[1], folder / "export", recipe)}
 
 
 def _exported(checkpoint: Path, folder: Path, recipe: Recipe) -> float:
