@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from bigvit.engines.arrangement import NAMED
 from bigvit.engines.check import check
-from bigvit.plan.activations import kept_bytes, largest_temporary
+from bigvit.plan.activations import kept_bytes, most_at_once
 from bigvit.plan.clock import Clock, clock
 from bigvit.plan.devices import DEVICES, GIB, Device
 from bigvit.plan.states import States, states
@@ -65,8 +65,11 @@ class Choice:
     @cached_property
     def temporary(self) -> int:
         """Bytes of the largest that is there for a moment in forward or backward."""
+        return self._at_once() - self.activations
+
+    def _at_once(self, gradients: int = 0) -> int:
         share = self.run.checkpoint_activations
-        return largest_temporary(self.recipe, self.layout.micro_batch, share)
+        return most_at_once(self.recipe, self.layout.micro_batch, share, gradients)
 
     @property
     def context(self) -> int:
@@ -77,10 +80,10 @@ class Choice:
         """Bytes of a device that an update asks for at most. While backward goes on, activations
         are freed as gradients come; gradients of earlier micro-batches are there from the start."""
         held = self.states
-        before = held.gradients if self.layout.accumulation > 1 else 0
-        around = held.kept + held.buckets + held.gathered + self.temporary
-        most = around + max(self.activations + before, held.gradients)
-        most = max(most, held.between + self.activations + self.temporary, held.step)
+        begun = held.gradients if self.layout.accumulation > 1 else 0
+        backward = begun + self._at_once(held.gradients - begun)
+        most = held.kept + held.buckets + held.gathered + backward
+        most = max(most, held.between + self._at_once(), held.step)
         return self.context + int((1 + SPLINTERS) * most)
 
     @property
