@@ -12,6 +12,7 @@ from bigvit.plan.activations import kept_bytes, largest_temporary
 from bigvit.plan.clock import Clock, clock
 from bigvit.plan.devices import DEVICES, GIB, Device
 from bigvit.plan.states import States, states
+from bigvit.plan.teacher import temporary_bytes, weights_bytes
 from bigvit.plan.traffic import traffic
 from bigvit.plan.weights import weights_of
 from bigvit.recipe import Layout, Recipe, Run
@@ -68,6 +69,11 @@ class Choice:
         share = self.run.checkpoint_activations
         return largest_temporary(self.recipe, self.layout.micro_batch, share)
 
+    @cached_property
+    def teacher(self) -> int:
+        """Bytes of its weights."""
+        return weights_bytes(self.recipe, self.layout, self.run, self.machines.per_node)
+
     @property
     def context(self) -> int:
         return CONTEXT + (CHANNELS if self.machines.gpus > 1 else 0)
@@ -81,7 +87,9 @@ class Choice:
         around = held.kept + held.buckets + held.gathered + self.temporary
         most = around + max(self.activations + before, held.gradients)
         most = max(most, held.between + self.activations + self.temporary, held.step)
-        return self.context + int((1 + SPLINTERS) * most)
+        cut = self.recipe, self.layout, self.run, self.machines.per_node
+        most = max(most, max(held.between, held.kept + before) + temporary_bytes(*cut))
+        return self.context + int((1 + SPLINTERS) * (most + self.teacher))
 
     @property
     def fits(self) -> bool:
