@@ -271,7 +271,7 @@ def launch(world: int, all_: list[Case], folder: Path) -> Iterator[tuple[int, Ca
 
 def rows_of_states(case: Case, said: States, step: int, between: int) -> Iterator[Row]:
     for what, predicted, held in (
-        ("in the step", said.kept + said.stepping + said.host, step),
+        ("in the step", said.kept + said.stepping + said.host + said.lent, step),
         ("between updates", said.between + said.host, between),
     ):
         ratio = predicted / held

@@ -86,7 +86,7 @@ def _throughput(recipe: Recipe) -> float:
     device, images = DEVICES["v100-32gb"], 256
     at, seconds = speed(device, "fp16", compiled=False), 0.0
     for part in parts(recipe, 0.0):
-        for op, _ in part.steps:
+        for op, *_ in part.steps:
             once = at.forward(op, images, skips=False)
             seconds += len(part.shares) * (once.arithmetic + once.memory)
     seconds += recipe.model.depth * MAPS * images * _maps(recipe) / at.copies

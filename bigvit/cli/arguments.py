@@ -4,7 +4,7 @@ those that several commands take, with what they mean."""
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from bigvit.recipe.bounds import Bound, Memory, Side, allow
 from bigvit.recipe.words import check_words, read_json
@@ -51,6 +51,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.register("action", None, Once)
+
+    def error(self, message: str) -> NoReturn:
+        """End with one line, without the usage above it."""
+        self.exit(2, f"error: {message}; `{self.prog} --help` says what there is\n")
 
     def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Sequence[str]

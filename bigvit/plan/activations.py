@@ -29,6 +29,7 @@ class Step(NamedTuple):
 
     op: Op  # without what is not kept of it, as its weights are frozen
     gradients: int  # computed of it, each as many products as itself: of its weights, of its input
+    trained: int  # parameters of it that are
 
 
 class Part(NamedTuple):
@@ -40,6 +41,11 @@ class Part(NamedTuple):
     again: list[int]  # 1 where backward computes the block once more
     narrow: int  # bytes of a number in the weights' type
     skips: bool  # whether branches work on the kept samples alone
+
+    @property
+    def trained(self) -> int:
+        """Parameters of it that are trained, of one block."""
+        return sum(step.trained for step in self.steps)
 
     @property
     def read(self) -> int:
@@ -56,13 +62,13 @@ class Part(NamedTuple):
         """Products of it that backward computes once more where it is recomputed: not a last layer,
         whose result nothing behind it needs."""
         last = self.steps[-1].op
-        return sum(op.macs for op, _ in self.steps) - (last.kind == "linear") * last.macs
+        return sum(op.macs for op, *_ in self.steps) - (last.kind == "linear") * last.macs
 
     @property
     def forward(self) -> int:
         """The most that is alive of it in forward."""
         most, kept = 0, 0
-        for op, _ in self.steps:
+        for op, *_ in self.steps:
             kept += self._kept(op)
             most = max(most, kept + self._moving(op) // 2)
         return max(most, kept + self.read)
@@ -70,13 +76,13 @@ class Part(NamedTuple):
     @property
     def passing(self) -> int:
         """The same where it is recomputed later."""
-        return self.read + max(self._moving(op) for op, _ in self.steps)
+        return self.read + max(self._moving(op) for op, *_ in self.steps)
 
     @property
     def backward(self) -> int:
         """The most that is alive of it in backward, what is kept included."""
         most, kept = 0, 0
-        for op, _ in self.steps:
+        for op, *_ in self.steps:
             kept += self._kept(op)
             most = max(most, kept + self._moving(op))
         returned = self.read if self.skips else 0  # the kept samples' share of the gradient
@@ -114,7 +120,7 @@ def executed_macs(recipe: Recipe, recomputed: float = 0.0) -> Macs:
     for part in parts(recipe, recomputed):
         share = sum(part.shares)
         twice = sum(s for s, again in zip(part.shares, part.again, strict=True) if again)
-        for op, gradients in part.steps:
+        for op, gradients, _ in part.steps:
             dense += op.macs * len(part.shares)
             forward += op.macs * share
             backward += op.macs * share * gradients
@@ -138,17 +144,23 @@ def kept_bytes(recipe: Recipe, micro_batch: int, recomputed: float = 0.0) -> int
     return round(micro_batch * kept) + _copies(recipe)
 
 
-def largest_temporary(recipe: Recipe, micro_batch: int, recomputed: float = 0.0) -> int:
-    """Bytes of activations, their gradients and a recomputed branch that are alive at once, at
-    most, beyond what is kept at the end of the forward pass; with the pixels of the next
-    micro-batch, which are on the device already. Gradients of weights are not among them.
+def most_at_once(
+    recipe: Recipe, micro_batch: int, recomputed: float = 0.0, gradients: int = 0
+) -> int:
+    """Bytes at the worst moment of a forward and a backward pass: what is kept for backward and not
+    freed yet, gradients of weights that have come, and, for the operation at work, activations,
+    their gradients and a recomputed branch; with the pixels of the next micro-batch, which are on
+    the device already.
 
-    Args: as those of `kept_bytes`.
+    Args: as those of `kept_bytes`, and
+        gradients: of weights, bytes at the end of backward; none where they are not to count.
     """
     height, width = sides(recipe.data.image_size)
     pixels = recipe.model.in_chans * height * width
     images = 0 if recipe.precision == "fp32" else WIDE * pixels  # beside those that were cast
     all_parts = parts(recipe, recomputed)
+    coming = sum(part.trained * len(part.shares) for part in all_parts)  # from here to the end
+    each = gradients / max(1, coming)
     stages = [list(s) for _, s in groupby(all_parts, key=lambda part: part.steps[0].op.block)]
     reads = [max(part.read for part in stage) for stage in stages]
     before = most = 0.0
@@ -159,15 +171,18 @@ def largest_temporary(recipe: Recipe, micro_batch: int, recomputed: float = 0.0)
             for part, (read, kept, passing, forward, backward) in zip(stage, sizes, strict=True):
                 share, again = part.shares[i], part.again[i]
                 ahead = images + share * (passing if again else forward)
-                most = max(most, before + stream + max(ahead, share * backward))
+                back = micro_batch * (before + stream + share * backward) + each * coming
+                most = max(most, micro_batch * (before + stream + ahead), back)
                 before += share * (read if again else kept)
-    return round(micro_batch * (most - before + pixels))
+                coming -= part.trained
+    index = INDEX * recipe.model.branches * recipe.model.drop_path.grouped
+    return round(most + micro_batch * (pixels + index)) + _copies(recipe)
 
 
 def parts(recipe: Recipe, recomputed: float) -> list[Part]:
     """All that a step computes, in order."""
     model, steps = recipe.model, list(_steps(recipe))
-    blocks = max(op.block + op.times for op, _ in steps if op.block is not None)
+    blocks = max(op.block + op.times for op, *_ in steps if op.block is not None)
     again = spread(round(recomputed * blocks), blocks)
     drop, each = model.drop_path, model.branches // model.depth
     kept = [k / drop.group for k in drop.kept(model.branches)] if drop.grouped else []
@@ -197,12 +212,12 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
             reads, gradients = own, own + moved
         else:
             reads, gradients = own or moved, 2 * moved
-        yield Step(op if reads else op._replace(kept=0, wide=0), gradients)
+        yield Step(op if reads else op._replace(kept=0, wide=0), gradients, own * op.parameters)
         moved = moved or own
     # logits, or their logarithms, and targets, of each objective that reads them
     reading = sum(not isinstance(objective, DRLoc) for objective in recipe.objectives)
-    yield Step(Op("", "activation", 0, 0, 0, wide=2 * reading * recipe.model.num_classes), 0)
-    yield from (Step(op, 2) for op in _localizers(recipe))
+    yield Step(Op("", "activation", 0, 0, 0, wide=2 * reading * recipe.model.num_classes), 0, 0)
+    yield from (Step(op, 2, op.parameters) for op in _localizers(recipe))
 
 
 def _trained(op: Op, recipe: Recipe) -> bool:

@@ -1,12 +1,12 @@
 """What `bigvit plan --calibrate` measured, kept in a file that later plans take. No torch here."""
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
+from bigvit.data.cache import cache_folder
 from bigvit.plan.devices import Device
 
 HERE = "here"  # the name of a device that was measured and is none of the known ones
@@ -14,8 +14,7 @@ HERE = "here"  # the name of a device that was measured and is none of the known
 
 def calibration_file() -> Path:
     """Where it is kept."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache, "bigvit", "calibration.json")
+    return cache_folder() / "calibration.json"
 
 
 def write_calibration(name: str, device: Device, feeding: float | None) -> Path:

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from bigvit.engines.arrangement import NAMED
 from bigvit.engines.check import check
-from bigvit.plan.activations import kept_bytes, largest_temporary
+from bigvit.plan.activations import kept_bytes, most_at_once
 from bigvit.plan.clock import Clock, clock
 from bigvit.plan.devices import DEVICES, GIB, Device
 from bigvit.plan.states import States, states
@@ -66,8 +66,11 @@ class Choice:
     @cached_property
     def temporary(self) -> int:
         """Bytes of the largest that is there for a moment in forward or backward."""
+        return self._at_once() - self.activations
+
+    def _at_once(self, gradients: int = 0) -> int:
         share = self.run.checkpoint_activations
-        return largest_temporary(self.recipe, self.layout.micro_batch, share)
+        return most_at_once(self.recipe, self.layout.micro_batch, share, gradients)
 
     @cached_property
     def teacher(self) -> int:
@@ -83,12 +86,12 @@ class Choice:
         """Bytes of a device that an update asks for at most. While backward goes on, activations
         are freed as gradients come; gradients of earlier micro-batches are there from the start."""
         held = self.states
-        before = held.gradients if self.layout.accumulation > 1 else 0
-        around = held.kept + held.buckets + held.gathered + self.temporary
-        most = around + max(self.activations + before, held.gradients)
-        most = max(most, held.between + self.activations + self.temporary, held.step)
+        begun = held.gradients if self.layout.accumulation > 1 else 0
+        backward = begun + self._at_once(held.gradients - begun)
+        most = held.kept + held.buckets + held.gathered + backward
+        most = max(most, held.between + self._at_once(), held.step)
         cut = self.recipe, self.layout, self.run, self.machines.per_node
-        most = max(most, max(held.between, held.kept + before) + temporary_bytes(*cut))
+        most = max(most, max(held.between, held.kept + begun) + temporary_bytes(*cut))
         return self.context + int((1 + SPLINTERS) * (most + self.teacher))
 
     @property

@@ -4,6 +4,7 @@ host's launches of them all; then the optimizer, and what the network does not h
 docs/plan.md has every formula, and what they rest on. No torch here.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -177,7 +178,7 @@ def clock(
     for part in parts(recipe, run.checkpoint_activations):
         blocks, twice = len(part.shares), sum(part.again)
         images = layout.micro_batch * sum(part.shares) / blocks
-        for op, gradients in part.steps:
+        for op, gradients, _ in part.steps:
             once = at.forward(op, images, part.skips)
             ahead = ahead.plus(once, blocks)
             back = back.plus(at.backward(op, images, part.skips, gradients), blocks)
@@ -201,7 +202,7 @@ def _asking(recipe: Recipe, images: int, device: Device) -> float:
         return 0.0
     at, spent = speed(device, its.precision, compiled=False), Sum()
     for part in parts(its, 0.0):
-        for op, _ in part.steps:
+        for op, *_ in part.steps:
             spent = spent.plus(at.forward(op, images, skips=False), len(part.shares))
     return max(spent.arithmetic + spent.memory, spent.launches * device.launch)
 
@@ -221,20 +222,23 @@ def _optimizer(recipe: Recipe, updated: int) -> float:
 def network_seconds(
     sent: Iterable[Collective], link: float, network: float, hidden: float
 ) -> float:
-    """Seconds that an update's collectives take, but for what hides behind the backward pass. A
+    """Seconds that an update's collectives take, but for what hides behind the backward passes. A
     ring passes through each node once.
 
     Args:
         network: bytes a second of a node's network, in one direction.
-        hidden: seconds behind which those that overlap can hide.
+        hidden: seconds of each micro-batch behind which those that overlap can hide.
     """
-    in_the_way = behind = 0.0
+    seen, behind = 0.0, defaultdict[int, float](float)
     for each in sent:
         bandwidth = LINKED * (min(link, network / each.through) if each.through else link)
         ways = TIMES_SENT.get(each.kind, 1.0) * (each.ranks - 1) / each.ranks
         seconds = each.times * LATENCY + ways * each.total / bandwidth
         if each.overlaps:
-            behind += seconds
+            behind[each.spread] += seconds
         else:
-            in_the_way += seconds
-    return in_the_way + max(0.0, behind - hidden)
+            seen += seconds
+    for last in range(max(behind, default=0)):  # micro-batches, the last one first
+        sent_in_it = sum(all_ / spread for spread, all_ in behind.items() if spread > last)
+        seen += max(0.0, sent_in_it - hidden)
+    return seen

@@ -106,7 +106,7 @@ def _products(recipe: Recipe, place: torch.device, dtype: torch.dtype) -> tuple[
     images = 64 if place.type != "cpu" else 1
     shapes = Counter[tuple[int, int, int]]()
     for part in parts(recipe, 0.0):
-        for op, _ in part.steps:
+        for op, *_ in part.steps:
             if op.kind in ("linear", "conv") and op.shape is not None:
                 rows, inputs, outputs = op.shape
                 shapes[rows * images, inputs, outputs] += len(part.shares)

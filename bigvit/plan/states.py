@@ -42,7 +42,8 @@ class States:
     stepping: int  # what else is there while the optimizer steps: gradients, buckets that stay
     temporary: int  # the largest that is there for a moment in the step
     standing: int  # of gradients, buckets and gathered weights: what stays between two updates
-    host: int  # offloaded
+    host: int  # offloaded, and what stays there
+    lent: int  # of the host's, for gradients until the optimizer has read them
     updated: int  # parameters that this rank's optimizer changes
 
     @property
@@ -269,7 +270,8 @@ class Held:
             gathered=gathered,
             stepping=0 if way.offload else gradients,
             temporary=0 if way.offload else self.squares(max(w.size for w in self.trained)),
-            host=(WIDE * held + gradients) * way.offload,
+            host=WIDE * held * way.offload,
+            lent=gradients * way.offload,
         )
 
     def owned(self) -> States:

@@ -40,6 +40,7 @@ class Collective(NamedTuple):
     overlaps: bool  # can go on beside computing
     total: int  # bytes an update
     through: int  # groups that do so at once through one node's network; 0: it stays within
+    spread: int  # micro-batches in which an equal part is sent
 
 
 def traffic(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> tuple[Collective, ...]:
@@ -96,16 +97,19 @@ class Sent:
         ranks: int | None = None,
         overlaps: bool = False,
         one_a_node: bool = False,
+        spread: int = 1,
     ) -> Iterator[Collective]:
         """So many of `total` bytes together, over all ranks if not said otherwise.
 
         Args:
             one_a_node: whether the ranks are one of each node, and not neighbours.
+            spread: micro-batches in which an equal part is sent; of one, it is the last.
         """
         ranks = self.world if ranks is None else ranks
         through = self.node if one_a_node else int(ranks > self.node)
         if times and ranks > 1:
-            yield Collective(kind, what, total // times, times, ranks, overlaps, total, through)
+            size = total // times
+            yield Collective(kind, what, size, times, ranks, overlaps, total, through, spread)
 
     def losses(self) -> Iterator[Collective]:
         """Means over ranks of the losses, and of BatchNorm's statistics."""
@@ -136,7 +140,7 @@ class Sent:
         times = micro * buckets(self.trained, zero["reduce_bucket_size"])
         total = micro * self.gradient * size
         overlaps = bool(zero["overlap_comm"])
-        yield from self.of(kind, "gradients", total, times, overlaps=overlaps)
+        yield from self.of(kind, "gradients", total, times, overlaps=overlaps, spread=micro)
         flat = self.world * sum(share(elements(group), self.world) for group in self.groups)
         yield from self.of("all-gather", "weights", self.type * flat, len(self.groups))
         yield from self.of("all-reduce", "norms", 4 * len(self.groups), len(self.groups))
@@ -155,7 +159,9 @@ class Sent:
         ):
             total = times * self.type * self.world * pieces(weights, self.world)
             count = times * len({(w.module, w.block) for w in weights})
-            yield from self.of("all-gather", "weights", total, count, ranks=ranks, overlaps=True)
+            yield from self.of(
+                "all-gather", "weights", total, count, ranks=ranks, overlaps=True, spread=times
+            )
         total = self.type * self.world * pieces(small, self.world)
         yield from self.of("all-gather", "weights", total, len(small))
         whole = elements(self.trained)
@@ -164,7 +170,7 @@ class Sent:
             kind, whole = "reduce-scatter", self.world * pieces(self.trained, self.world)
         times = self.micro * buckets(self.trained, zero["reduce_bucket_size"])
         total = self.micro * self.gradient * whole
-        yield from self.of(kind, "gradients", total, times, overlaps=True)
+        yield from self.of(kind, "gradients", total, times, overlaps=True, spread=self.micro)
         cut = sub_groups(self.groups, self.world, zero)
         width = 4 if zero["offload_optimizer"] else 8
         yield from self.of("all-reduce", "norms", width * len(cut), len(cut))
@@ -178,7 +184,13 @@ class Sent:
         total = self.type * shards * rows(self.weights.all, shards)
         times = 1 if way.whole_weights else 2 * self.micro
         yield from self.of(
-            "all-gather", "weights", times * total, times * len(all_), ranks=shards, overlaps=True
+            "all-gather",
+            "weights",
+            times * total,
+            times * len(all_),
+            ranks=shards,
+            overlaps=True,
+            spread=1 if way.whole_weights else self.micro,
         )
         cut = self.gradient * rows(self.trained, shards)
         count = sum(1 for unit in all_ if any(w.trained for w in unit))
@@ -189,6 +201,7 @@ class Sent:
             self.micro * count,
             ranks=shards,
             overlaps=True,
+            spread=self.micro,
         )
         across = self.world // shards if way.within_hosts else 1
         yield from self.of(

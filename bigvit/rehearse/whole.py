@@ -256,7 +256,7 @@ def _compare_bytes(found: Findings, said: States, own: Part, of: str) -> None:
         found.not_proved.append(f"the state's bytes: no update could be done here ({own.update})")
         return
     for what, predicted, held in (
-        ("while the optimizer steps", said.step + said.host, own.stepping),
+        ("while the optimizer steps", said.step + said.host + said.lent, own.stepping),
         ("between updates", said.between + said.host, own.between),
     ):
         found.say(

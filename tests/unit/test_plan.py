@@ -84,10 +84,16 @@ def test_a_product_takes_its_arithmetic_or_its_traffic():
     ],
 )
 def test_a_ring_is_as_fast_as_its_slowest_link(kind, ranks, through, seconds):
-    each = Collective(kind, "gradients", 10**9, 1, ranks, False, 10**9, through)
+    each = Collective(kind, "gradients", 10**9, 1, ranks, False, 10**9, through, 1)
     assert network_seconds([each], 100e9, 25e9, 0.0) == pytest.approx(seconds + LATENCY)
     hidden = each._replace(overlaps=True)
     assert network_seconds([hidden], 100e9, 25e9, seconds) == pytest.approx(LATENCY)
+    # a quarter of it in each of four micro-batches; another, of the last alone, is in its way
+    quarters = hidden._replace(spread=4, times=0)
+    assert network_seconds([quarters], 100e9, 25e9, seconds / 4) == pytest.approx(0)
+    assert network_seconds([quarters], 100e9, 25e9, seconds / 5) == pytest.approx(seconds / 5)
+    both = [quarters, hidden._replace(times=0)]
+    assert network_seconds(both, 100e9, 25e9, seconds / 4) == pytest.approx(seconds)
 
 
 def test_more_images_at_once_and_less_recomputed_take_more_memory():

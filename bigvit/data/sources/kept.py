@@ -15,6 +15,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from bigvit.data.cache import cache_folder
+
 Arrays = dict[str, NDArray[Any]]
 
 SETTLED = 10 * 10**9  # nanoseconds after which a change would show in a time of change
@@ -48,7 +50,7 @@ def kept(
         kind: how they were found.
         names: of what is looked into, whose marks these are.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "bigvit")
+    cache = cache_folder()
     where = f"{kind}-{xxhash.xxh3_64_hexdigest(os.path.abspath(place))}"
     state = xxhash.xxh3_128_hexdigest(b"\0".join(names) + b"\0" + marks.tobytes())
     file = cache / f"{where}-{state}.npz"
