@@ -20,8 +20,12 @@ from bigvit.recipe import (
     CaiT,
     ClassAttention,
     CvT,
+    DeiT,
+    DistillationToken,
+    HardDistillation,
     ImageSize,
     LayerScale,
+    LinearStochasticDepth,
     Model,
     ParallelViT,
     Recipe,
@@ -48,9 +52,12 @@ WAYS = {  # what: rate of stochastic depth, share of the blocks recomputed
 
 
 def recipe_of(model: Model, image_size: ImageSize, precision: str) -> Recipe:
-    """DeiT III's recipe with another model, for images of another size."""
-    data = replace(published.data, image_size=image_size)
-    return replace(published, model=model, data=data, precision=precision)
+    """DeiT III's recipe with another model, for images of another size; a distillation token's head
+    learns, too."""
+    data, objectives = replace(published.data, image_size=image_size), published.objectives
+    if model.fusion:
+        objectives += (HardDistillation(weight=0.5, head="distillation"),)
+    return replace(published, model=model, data=data, objectives=objectives, precision=precision)
 
 
 def found(recipe: Recipe, recomputed: float, batch: int = BATCH) -> int:
@@ -67,7 +74,8 @@ def inputs_of(task: Task, batch: int) -> Inputs:
     """The first micro-batch's, of images without meaning, where new tensors are made."""
     recipe = task.recipe
     images = torch.randn(batch, recipe.model.in_chans, *sides(recipe.data.image_size))
-    targets = Targets(torch.arange(batch), torch.zeros(batch, recipe.model.num_classes))
+    nothing = torch.zeros(batch, recipe.model.num_classes)
+    targets = Targets(torch.arange(batch), nothing, nothing)
     to_there = partial(torch.Tensor.to, device=images.device)
     draws = tree_map_only(torch.Tensor, to_there, task.draws(0, (0, batch)))
     return Inputs(images, targets, draws, 0)
@@ -132,10 +140,15 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
     """One of each kind, with the size of its images."""
     side, depth = (96, 6) if small else (224, 12)
     oblong = (side, 2 * side // 3 // 32 * 32)
+    linear, token = (
+        LinearStochasticDepth(drop.rate, drop.group),
+        DistillationToken("softmax", False),
+    )
     second = ClassAttention(depth=2, keys="class and patches")
     return {
         "ViT": (ViT(16, 192, depth, 3, 4.0, 1e-4, drop, 3, CLASSES), side),
         "ParallelViT": (ParallelViT(16, 192, depth // 2, 2, 3, 4.0, 1e-4, drop, 3, CLASSES), side),
+        "DeiT": (DeiT(16, 192, depth, 3, 4.0, token, linear, 3, CLASSES), side),
         "CaiT": (
             CaiT(16, 192, depth, 4, 4.0, True, LayerScale(1e-5), second, None, drop, 3, CLASSES),
             oblong,

@@ -1,8 +1,8 @@
 """Evaluation: every test image counted once, over any number of ranks."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from bigvit.data.workers import workers_for
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Data, ImageSize
 from bigvit.recipe.words import read_json
-from bigvit.task import DTYPES
+from bigvit.task import DTYPES, PREDICTION
 
 
 class Interrupted(Exception):
@@ -40,6 +40,8 @@ class Counts:
     loss: float = field(compare=False)  # mean cross-entropy with the image's own class
     seconds: float = field(compare=False)  # that it took
     among_all: "Counts | None" = None  # where these are among some logits, the same among all
+    # of each head, by name, where several make the prediction
+    heads: "Mapping[str, Counts]" = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Counts, percentages and the loss."""
@@ -53,6 +55,7 @@ class Counts:
             "top5": 100 * self.top5 / images,
             "test_loss": self.loss,
             **({} if self.among_all is None else {"among_all_classes": self.among_all.scores}),
+            **{name: counts.scores for name, counts in self.heads.items()},
         }
 
     @property
@@ -62,7 +65,7 @@ class Counts:
 
 
 def evaluate(
-    predict: Callable[[Tensor], Tensor],
+    predict: Callable[[Tensor], Tensor | Mapping[str, Tensor]],
     source: Source,
     data: Data,
     batch_size: int,
@@ -75,7 +78,8 @@ def evaluate(
     """Count what `predict` gets right. Collective: every rank predicts equally often.
 
     Args:
-        predict: normalised images (B, C, H, W) -> logits (B, K).
+        predict: normalised images (B, C, H, W) -> logits (B, K), or several by name, the
+            prediction's first: each is counted.
         agreed: fetches a batch (none after the last), or raises; on every rank alike.
         workers: processes of this rank that decode.
         labels: (images, K) bool: the classes that count as right instead of the source's one; an
@@ -88,23 +92,33 @@ def evaluate(
     """
     began = time.perf_counter()
     views = [None] if among is None else [torch.tensor(among), None]
-    totals = torch.zeros(len(views), 4, dtype=torch.float64)
+    nothing = torch.zeros(len(views), 4, dtype=torch.float64)
+    totals = {PREDICTION: nothing.clone()}
     bad = torch.zeros(0, dtype=torch.int64)
     normalise = Normalise(data, ranks.device)
     batches = test_batches(source, data, batch_size, ranks.rank, ranks.world, workers)
     while (batch := agreed(partial(next, batches, None))) is not None:
-        logits = predict(normalise(batch.images)).cpu()
-        own = one_hot(batch.targets, logits.shape[1]).bool()
-        right = own if labels is None else labels[batch.ids]
-        for total, view in zip(totals, views, strict=True):
-            total += _count(logits, right, batch, view)
+        found = predict(normalise(batch.images))
+        for head, logits in ({PREDICTION: found} if isinstance(found, Tensor) else found).items():
+            logits = logits.cpu()
+            own = one_hot(batch.targets, logits.shape[1]).bool()
+            right = own if labels is None else labels[batch.ids]
+            for total, view in zip(totals.setdefault(head, nothing.clone()), views, strict=True):
+                total += _count(logits, right, batch, view)
         bad = torch.cat([bad, batch.bad])
-    totals = ranks.sum(totals)
+    summed = ranks.sum(torch.stack(list(totals.values())))
     names = tuple(source.name(id) for id in gather(bad.unique(), ranks).tolist())
-    seconds, found = time.perf_counter() - began, None
-    for *counts, loss in reversed(totals.tolist()):
+    seconds = time.perf_counter() - began
+    first, *others = (_counts(each, names, seconds) for each in summed.tolist())
+    return replace(first, heads=dict(zip(list(totals)[1:], others, strict=True)))
+
+
+def _counts(totals: list[list[float]], bad: tuple[str, ...], seconds: float) -> Counts:
+    """Of sums as `_count` makes them, those among all classes last."""
+    found = None
+    for *counts, loss in reversed(totals):
         images, top1, top5 = map(int, counts)
-        found = Counts(images, top1, top5, names, loss / max(1, images), seconds, found)
+        found = Counts(images, top1, top5, bad, loss / max(1, images), seconds, found)
     assert found is not None
     return found
 
@@ -168,9 +182,9 @@ def evaluate_checkpoint(
     if not dispatch:
         task.to(ranks.device, DTYPES[recipe.precision])
     with torch.no_grad():
-        processes = workers_for(workers)
+        predict, processes = task.predictions, workers_for(workers)
         counts = evaluate(
-            task.predict, test_set, recipe.data, batch_size, ranks, processes, right, among=among
+            predict, test_set, recipe.data, batch_size, ranks, processes, right, among=among
         )
     return {
         "checkpoint": str(checkpoint),

@@ -14,6 +14,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """A recipe's precision as torch's."""
 
 
+PREDICTION = "logits"
+"""The name of a prediction's logits, among those of the heads that it is made of."""
+
+
 class Task(nn.Module):
     """Turns inputs into named, already weighted losses, whose sum is to be minimised."""
 
@@ -42,7 +46,7 @@ class Task(nn.Module):
         """What a parameter is at first, or a buffer of `statistics`; float32."""
         if name.startswith("model."):
             name = name.removeprefix("model.")
-            return models.initial_weight(self.model, name, self.recipe.seed)
+            return self.model.initial_weight(name, self.recipe.seed)
         return models.initial_weight(self, name, self.recipe.seed)
 
     def statistics(self) -> dict[str, Tensor]:
@@ -54,12 +58,12 @@ class Task(nn.Module):
         """The weighted losses of a training micro-batch, float32 scalars by name.
 
         Args:
-            inputs: or images alone, for nothing but "logits" (B, K) as `predict` makes them. They
+            inputs: or images alone, for nothing but logits (B, K) as `predictions` makes them. They
                 have to come in by this door: stage 3 starts anew at the outermost module's, and
                 would otherwise expect the weights of the last forward pass in the next.
         """
         if isinstance(inputs, Tensor):
-            return {"logits": self.predict(inputs)}
+            return self.predictions(inputs)
         images, targets, draws, number = inputs
         output = self.model(self._to_model(images), draws.model, self.wanted)
         epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
@@ -70,13 +74,20 @@ class Task(nn.Module):
         }
 
     def predict(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W), normalised -> logits (B, K), nothing dropped, and by the statistics
-        of training."""
+        """Images (B, C, H, W), normalised -> logits (B, K) whose softmax is the prediction, nothing
+        dropped, and by the statistics of training."""
+        return self.predictions(images)[PREDICTION]
+
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
+        """The same by name: the prediction's and, where it is made of two heads', each one's."""
         training = self.training
         self.eval()
-        logits = self.model(self._to_model(images)).logits
+        output = self.model(self._to_model(images))
         self.train(training)
-        return logits
+        found = {PREDICTION: output.prediction(self.recipe.model.fusion)}
+        if output.distillation is not None:
+            found |= {"class_head": output.logits, "distillation_head": output.distillation}
+        return found
 
     def draws(self, number: int, span: tuple[int, int]) -> Draws:
         """Everything random about positions [start, stop) of a global batch, made on the host."""

@@ -4,7 +4,8 @@ The procedure is DeiT's (thesis tables 3.9, 3.16, section 3.7). Where the thesis
 is that of the authors' repository (facebookresearch/deit). Ours are: the groups of mixing and
 stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), and what is marked so. Gradients
 are float32, as theirs are: torch.cuda.amp keeps weights, and so gradients, in float32. The
-distilled models are left out.
+distilled models (`_hard`; `_token`: table 3.14) learn from RegNetY-16GF, whose recipe is
+`regnety_16gf_in1k_224`.
 """
 
 from dataclasses import replace
@@ -17,6 +18,8 @@ from bigvit.recipe import (
     ClassToken,
     Cosine,
     CrossEntropy,
+    DistillationToken,
+    HardDistillation,
     Images,
     Lamb,
     LayerScale,
@@ -25,16 +28,29 @@ from bigvit.recipe import (
     RandomResizedCrop,
     Recipe,
     StochasticDepth,
+    Teacher,
     ThreeAugment,
+    Timm,
+    TimmSizes,
     Unscaled,
     cait,
 )
 
 TABLE_3_16 = "CaiT, thesis tables 3.9, 3.15, 3.16, section 3.7"
+TABLE_3_14 = "CaiT, thesis tables 3.9, 3.14, 3.15, 3.16, sections 3.6.3, 3.7"
 TABLE_3_20 = "CaiT, thesis tables 3.9, 3.20"
 FINETUNE = "CaiT, thesis tables 3.15, 3.17, section 3.7; facebookresearch/deit, its issues"
 TABLE_6_13 = "CaiT by DeiT III's procedure, thesis tables 6.1, 6.13, section 6.3.5.3"
 
+REGNETY_16GF = Timm(  # the teacher
+    architecture="regnety_160",
+    arguments=(),
+    sizes=TimmSizes(parameters=83_590_140, macs=15_911_510_272, branches=17),
+    drop_path=StochasticDepth(rate=0.05, group=8),
+    in_chans=3,
+    num_classes=1000,
+)
+HARD = HardDistillation(weight=0.5, head="class")  # equation 3.3
 IMAGES = Images(
     dataset="ImageNet-1k",
     train_images=1_281_167,
@@ -106,9 +122,10 @@ def finetune(
     )
 
 
-def of_size(size: str) -> CaiT:
+def of_size(size: str, distillation: DistillationToken | None = None) -> CaiT:
     """A model of table 3.15 with the values of table 3.16; the group is ours."""
-    return cait(size, group=8, num_classes=1000, in_chans=3)
+    model = cait(size, group=8, num_classes=1000, in_chans=3)
+    return replace(model, distillation=distillation)
 
 
 def at_224(size: str) -> Recipe:
@@ -118,6 +135,28 @@ def at_224(size: str) -> Recipe:
 def higher(size: str, image_size: int, *, drop_path: float) -> Recipe:
     starts_from = f"cait_{size}_in1k_224"
     return finetune(of_size(size), image_size, starts_from, drop_path=drop_path, crop_ratio=1.0)
+
+
+def hard(recipe: Recipe, taught: HardDistillation = HARD) -> Recipe:
+    """The same by hard distillation (section 3.7; equation 3.3), from RegNetY-16GF at the same
+    resolution (section 3.3), with weights and products in bf16 (ours)."""
+    half = CrossEntropy(weight=0.5, smoothing=0.1)
+    starts_from = recipe.starts_from and f"{recipe.starts_from}_hard"
+    size = recipe.data.image_size
+    return replace(
+        recipe,
+        objectives=(half, taught),
+        teacher=Teacher(REGNETY_16GF, size, IMAGES.mean, IMAGES.std, precision="bf16"),
+        starts_from=starts_from,
+    )
+
+
+def with_token(size: str) -> Recipe:
+    """Distilled by a token at the class token's place (table 3.14). That both heads predict by the
+    sum of their softmaxes is DeiT's way (section 3.3); that the token is not decayed is ours."""
+    token = DistillationToken(prediction="softmax", decayed=False)
+    recipe = pretrain(TABLE_3_14, of_size(size, token), epochs=400, test_crop_ratio=1.0)
+    return hard(recipe, replace(HARD, head="distillation"))
 
 
 cait_xxs24_in1k_224 = at_224("xxs24")
@@ -144,6 +183,31 @@ cait_m24_in1k_224_ft384 = higher("m24", 384, drop_path=0.1)
 cait_m36_in1k_224_ft384 = higher("m36", 384, drop_path=0.2)
 cait_m36_in1k_224_ft448 = higher("m36", 448, drop_path=0.2)
 cait_m48_in1k_224_ft448 = higher("m48", 448, drop_path=0.3)
+
+# The distilled models (table 3.15; M-48: section 3.7.1.2), and those of table 3.14 with a token.
+cait_xxs24_in1k_224_hard = hard(cait_xxs24_in1k_224)
+cait_xxs36_in1k_224_hard = hard(cait_xxs36_in1k_224)
+cait_xs24_in1k_224_hard = hard(cait_xs24_in1k_224)
+cait_xs36_in1k_224_hard = hard(cait_xs36_in1k_224)
+cait_s24_in1k_224_hard = hard(cait_s24_in1k_224)
+cait_s36_in1k_224_hard = hard(cait_s36_in1k_224)
+cait_s48_in1k_224_hard = hard(cait_s48_in1k_224)
+cait_m24_in1k_224_hard = hard(cait_m24_in1k_224)
+cait_m36_in1k_224_hard = hard(cait_m36_in1k_224)
+cait_m48_in1k_224_hard = hard(cait_m48_in1k_224)
+cait_xxs24_in1k_224_hard_ft384 = hard(cait_xxs24_in1k_224_ft384)
+cait_xxs36_in1k_224_hard_ft384 = hard(cait_xxs36_in1k_224_ft384)
+cait_xs24_in1k_224_hard_ft384 = hard(cait_xs24_in1k_224_ft384)
+cait_xs36_in1k_224_hard_ft384 = hard(cait_xs36_in1k_224_ft384)
+cait_s24_in1k_224_hard_ft384 = hard(cait_s24_in1k_224_ft384)
+cait_s36_in1k_224_hard_ft384 = hard(cait_s36_in1k_224_ft384)
+cait_s48_in1k_224_hard_ft384 = hard(cait_s48_in1k_224_ft384)
+cait_m24_in1k_224_hard_ft384 = hard(cait_m24_in1k_224_ft384)
+cait_m36_in1k_224_hard_ft384 = hard(cait_m36_in1k_224_ft384)
+cait_m36_in1k_224_hard_ft448 = hard(cait_m36_in1k_224_ft448)
+cait_m48_in1k_224_hard_ft448 = hard(cait_m48_in1k_224_ft448)
+cait_xxs24_in1k_224_token = with_token("xxs24")
+cait_m24_in1k_224_token = with_token("m24")
 
 # From DeiT-S to CaiT-S36, one change a step (table 3.20), at DeiT's crop ratio of 0.875. DeiT's
 # drop-path is 0.05 where it is uniform (table 3.11). The step after the eighth, inference at 256,

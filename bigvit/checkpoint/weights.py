@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ EXPORTED, CONFIG = "model.safetensors", "config.json"
 DIGEST = "weights_xxh3_128"
 """The key in an export's config.json that says which weights it is about."""
 
-HEADS = ("head.", "fc.")
+HEADS = ("head.", "head_dist.", "fc.")
 """How the names of a classifier's weights begin."""
 
 Grid = tuple[int, int]
@@ -123,8 +124,8 @@ def fitted(
 ) -> tuple[dict[str, Tensor], Fitted]:
     """Weights made to fit a model, whose shapes alone are looked at.
 
-    Positions (1, N, D) of another grid are resampled; a head of another number of classes, or none,
-    is left out, to be made anew.
+    Positions (1, N, D) of another grid are resampled, those of class tokens before them kept; a
+    head of another number of classes, or none, is left out, to be made anew.
 
     Args:
         grid: the model's.
@@ -143,7 +144,8 @@ def fitted(
     check_names(weights, own.keys() - head, "--init")
     source, resampled = None, False
     if (positions := weights.get("pos_embed")) is not None:
-        source = given.grid or _assumed(positions.shape[1], grid)
+        others = max(0, own["pos_embed"].shape[1] - math.prod(grid))
+        source = given.grid or _assumed(positions.shape[1] - others, grid)
         if resampled := source != grid:
             weights["pos_embed"] = resample_positions(positions, source, grid, resampling)
     for name, weight in weights.items():
@@ -179,19 +181,27 @@ def _assumed(count: int, grid: Grid) -> Grid:
 def resample_positions(
     positions: Tensor, source: Grid, grid: Grid, resampling: str = "antialiased"
 ) -> Tensor:
-    """Positions (1, N, D) of a grid of h x w -> (1, N', D) of another, bicubic.
+    """Positions (1, N, D) of a grid of h x w -> (1, N', D) of another, bicubic. Those of up to two
+    class tokens before them stay as they are.
 
     Args:
         resampling: "antialiased" as timm does it, or "plain" as facebookresearch/deit's main.py.
     """
-    if positions.shape[1] != math.prod(source):
+    if not are_of(positions, source):
         raise Unfit(
             f"--init: {positions.shape[1]} positions are not those of {source[0]} x {source[1]}"
         )
+    patches = math.prod(source)
+    others, positions = positions[:, :-patches], positions[:, -patches:]
     maps = positions.float().unflatten(1, source).permute(0, 3, 1, 2)
     smooth = resampling == "antialiased"
     resized = nn.functional.interpolate(maps, size=grid, mode="bicubic", antialias=smooth)
-    return resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)
+    return torch.cat([others, resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)], dim=1)
+
+
+def are_of(positions: Tensor, grid: Grid) -> bool:
+    """Whether positions (1, N, D) are those of a grid, and of up to two class tokens."""
+    return 0 <= positions.shape[1] - math.prod(grid) <= 2
 
 
 def _on_grid(given: Given, grid: Grid) -> Given:
@@ -200,7 +210,7 @@ def _on_grid(given: Given, grid: Grid) -> Given:
         says = "{} x {}".format(*given.grid)
         raise ValueError(f"it says itself that its grid is {says}; leave --init-grid out")
     positions = given.weights.get("pos_embed")
-    if positions is None or positions.shape[1] != math.prod(grid):
+    if positions is None or not are_of(positions, grid):
         count = "no" if positions is None else positions.shape[1]
         raise ValueError(f"it has {count} positions, not those of --init-grid {grid[0]} {grid[1]}")
     return Given(given.weights, grid, given.notes)
@@ -259,4 +269,4 @@ def _grid_of(config: dict[str, Any], weights: Mapping[str, Tensor]) -> Grid | No
         grid = height // patches.shape[2], width // patches.shape[3]
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, IndexError):
         return None
-    return grid if math.prod(grid) == positions.shape[1] else None
+    return grid if are_of(positions, grid) else None

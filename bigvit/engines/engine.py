@@ -128,6 +128,10 @@ class Engine(Protocol):
         gathering weights is collective."""
         ...
 
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
+        """The same by name, and those of each head that they are made of, as `Task.predictions`."""
+        ...
+
     def slices(self) -> Iterator[Slice]:
         """This rank's part of what a checkpoint holds: of a tensor, the same of every kind. A fresh
         optimizer's moments are zeros."""

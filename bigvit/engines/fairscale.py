@@ -114,6 +114,10 @@ class FairscaleEngine:
     def predict(self, images: Tensor) -> Tensor:
         return self.task.predict(images)
 
+    @torch.no_grad()
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
+        return self.task.predictions(images)
+
     def slices(self) -> Iterator[Slice]:
         return self.masters.slices()
 

@@ -35,7 +35,7 @@ from bigvit.engines.masters import Master, Masters
 from bigvit.ranks.joining import Ranks
 from bigvit.ranks.launched import launched
 from bigvit.recipe import Recipe
-from bigvit.task import DTYPES
+from bigvit.task import DTYPES, PREDICTION
 
 
 class FSDP2Engine:
@@ -122,9 +122,12 @@ class FSDP2Engine:
     def root(self) -> FSDPModule:
         return cast(FSDPModule, self.task)
 
-    @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        return self.task(images)["logits"]  # by the door at which torch gathers weights
+        return self.predictions(images)[PREDICTION]
+
+    @torch.no_grad()
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
+        return self.task(images)  # by the door at which torch gathers weights
 
     def slices(self) -> Iterator[Slice]:
         return self.masters.slices()

@@ -68,6 +68,10 @@ class SingleEngine:
     def predict(self, images: Tensor) -> Tensor:
         return self.task.predict(images)
 
+    @torch.no_grad()
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
+        return self.task.predictions(images)
+
     def slices(self) -> Iterator[Slice]:
         return self.masters.slices()
 

@@ -47,7 +47,7 @@ class Teaching:
         """
         assert (teacher := recipe.teacher) is not None
         self.device, self.dtype = ranks.device, DTYPES[teacher.precision]
-        self.model = _outline(teacher)
+        self.model, self.fusion = _outline(teacher), teacher.model.fusion
         self.rank, self.shards = 0, _parts(ranks, sharded)
         if self.shards > 1:
             kind, shape = self.device.type, (ranks.world // self.shards, self.shards)
@@ -92,7 +92,7 @@ class Teaching:
                 images = interpolate(images, self.size, mode="bicubic", antialias=True)
             if self.scale is not None and self.shift is not None:
                 images = torch.addcmul(self.shift, images, self.scale)
-            return self.model(images.to(self.dtype)).logits.float()
+            return self.model(images.to(self.dtype)).prediction(self.fusion).float()
 
 
 def _outline(teacher: Teacher) -> Any:

@@ -25,7 +25,7 @@ def recomputing() -> Generator[None]:
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """BatchNorm (arXiv:1502.03167), eps 1e-5, momentum 0.1, computed in float32.
+    """BatchNorm (arXiv:1502.03167), eps 1e-5 and momentum 0.1 as a rule, computed in float32.
 
     Its running mean and variance are float32 whatever the weights' type; engines average them over
     ranks, and checkpoints hold them. Batches are not counted: nothing uses that number.
@@ -56,5 +56,6 @@ class BatchNorm(nn.BatchNorm2d):
         if _recomputing:
             mean, var = mean.clone(), var.clone()
         weight, bias = upcast(self.weight), upcast(self.bias)
-        x = F.batch_norm(upcast(input), mean, var, weight, bias, self.training, 0.1, self.eps)
+        x, momentum = upcast(input), self.momentum or 0.0
+        x = F.batch_norm(x, mean, var, weight, bias, self.training, momentum, self.eps)
         return x.to(self.weight.dtype)

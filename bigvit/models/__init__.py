@@ -7,11 +7,12 @@ from bigvit.models.cait import ClassAttentionTransformer
 from bigvit.models.cvt import ConvolutionalVisionTransformer
 from bigvit.models.deit import DistilledTransformer
 from bigvit.models.init import initial_weight
-from bigvit.models.output import Output, TokenMap, fused
+from bigvit.models.output import Output, TokenMap
 from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.resnet import ResidualNetwork
 from bigvit.models.swin import SwinTransformer
 from bigvit.models.t2t_vit import T2TVisionTransformer
+from bigvit.models.timm import TimmModel
 from bigvit.models.vit import ClassTokenTransformer, VisionTransformer
 from bigvit.recipe import (
     CaiT,
@@ -23,6 +24,7 @@ from bigvit.recipe import (
     ResNet,
     Swin,
     T2TViT,
+    Timm,
     ViT,
 )
 
@@ -37,10 +39,10 @@ __all__ = [
     "ResidualNetwork",
     "SwinTransformer",
     "T2TVisionTransformer",
+    "TimmModel",
     "TokenMap",
     "VisionTransformer",
     "build",
-    "fused",
     "initial_weight",
 ]
 
@@ -68,3 +70,5 @@ def build(model: Model, image_size: ImageSize) -> Backbone:
             return ConvolutionalVisionTransformer(model, image_size)
         case ResNet():
             return ResidualNetwork(model, image_size)
+        case Timm():
+            return TimmModel(model, image_size)

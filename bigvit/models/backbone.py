@@ -97,7 +97,18 @@ class Backbone(nn.Module, ABC):
     def init_weights(self, seed: int) -> None:
         """Initialise in place; the same weights for the same seed, wherever it is built."""
         for name, parameter in self.named_parameters():
-            parameter.copy_(initial_weight(self, name, seed))
+            parameter.copy_(self.initial_weight(name, seed))
+
+    def initial_weight(self, name: str, seed: int) -> Tensor:
+        """What a parameter is at first, or a buffer of those that training changes; float32."""
+        return initial_weight(self, name, seed)
+
+    def check(self) -> None:
+        """Refuse what cannot be trained exactly: nothing of ours.
+
+        Raises:
+            ValueError: says what, and why.
+        """
 
     def takes(self, name: str) -> bool:
         """Whether a parameter starts from given weights, where there are some."""

@@ -40,10 +40,10 @@ class Block(nn.Module):
         return add_branches(x, [self._mlp], drop[1:], self.recompute)
 
     def _attention(self, x: Tensor) -> Tensor:
-        return self.attn(self.norm1(x))
+        return upcast(self.attn(self.norm1(x)))
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return self.mlp(self.norm2(x))
+        return upcast(self.mlp(self.norm2(x)))
 
 
 class DistilledTransformer(ClassTokenTransformer):

@@ -40,17 +40,16 @@ class Output(NamedTuple):
     blocks: dict[int, TokenMap]  # of those asked for, by number; not normalised, any type
     distillation: Tensor | None = None  # (B, K): logits of the distillation head, if there is one
 
+    def prediction(self, fusion: Fusion | None) -> Tensor:
+        """Logits (B, K) by all heads.
 
-def fused(output: Output, fusion: Fusion | None) -> Tensor:
-    """Logits (B, K) of a model's prediction, by all its heads.
-
-    Their softmax is the mean of both heads' softmaxes (thesis section 3.3, late fusion), in
-    float32; or they are the mean of both heads' logits, as the authors' code and timm have it.
-    """
-    logits, others = output.logits, output.distillation
-    if fusion is None or others is None:
-        return logits
-    if fusion == "logits":
-        return (logits + others) / 2
-    each = torch.stack([logits, others]).float().log_softmax(dim=-1)
-    return each.logsumexp(dim=0) - math.log(2)
+        Their softmax is the mean of both heads' softmaxes (thesis section 3.3, late fusion), in
+        float32; or they are the mean of both heads' logits, as the authors' code and timm have it.
+        """
+        logits, others = self.logits, self.distillation
+        if fusion is None or others is None:
+            return logits
+        if fusion == "logits":
+            return (logits + others) / 2
+        each = torch.stack([logits, others]).float().log_softmax(dim=-1)
+        return each.logsumexp(dim=0) - math.log(2)

@@ -49,5 +49,6 @@ def soft(student: Tensor, teacher: Tensor, tau: float, mean: str) -> Tensor:
     """
     log_student = (student.float() / tau).log_softmax(dim=1)
     log_teacher = (teacher.float() / tau).log_softmax(dim=1)
-    reduction = "batchmean" if mean == "images" else "mean"
-    return tau**2 * F.kl_div(log_student, log_teacher, reduction=reduction, log_target=True)
+    divergence = F.kl_div(log_student, log_teacher, reduction="sum", log_target=True)
+    count = len(student) if mean == "images" else student.numel()
+    return tau**2 / count * divergence

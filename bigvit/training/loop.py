@@ -319,7 +319,7 @@ class Training:
         self.ranks.at(f"the evaluation after update {place.batch}")
         count = partial(
             evaluate,
-            self.engine.predict,
+            self.engine.predictions,
             self.test_set,
             self.recipe.data,
             self.layout.micro_batch,

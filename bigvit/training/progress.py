@@ -164,7 +164,10 @@ class Progress:
             shown = counts.as_json()
             ema = {} if averaged is None else {f"ema_{k}": v for k, v in averaged.as_json().items()}
             self._write(self.folder, metrics.EVALUATION, place, {**shown, **ema})
-            also = f" (average {ema['ema_top1']:.2f} %)" if ema else ""
+            names = {name: name.replace("_", " ") for name in counts.heads}
+            parts = [f"{spoken} {shown[name]['top1']:.2f} %" for name, spoken in names.items()]
+            parts += [f"average {ema['ema_top1']:.2f} %"] if ema else []
+            also = f" ({', '.join(parts)})" if parts else ""
             self.say(
                 f"epoch {place.batch / self.recipe.updates_per_epoch:g}  "
                 f"top-1 {shown['top1']:.2f} %{also}  top-5 {shown['top5']:.2f} %  "

@@ -66,7 +66,8 @@ def _maps_of(task: Task, path: Path, classes: list[str], layers: int | None) -> 
         )
     last = list(maps)[-(layers or 2) :]
     stacked = torch.cat([maps[name] for name in last]).unflatten(2, output.grid)
-    shares, best = output.logits[0].softmax(dim=0).topk(min(5, len(classes)))
+    logits = output.prediction(task.recipe.model.fusion)[0]
+    shares, best = logits.softmax(dim=0).topk(min(5, len(classes)))
     predictions = [(p, classes[i]) for p, i in zip(shares.tolist(), best.tolist(), strict=True)]
     shown = pixels.permute(1, 2, 0).expand(-1, -1, 3).numpy()
     return AttentionMaps(path.name, shown, last, stacked, predictions)
@@ -95,6 +96,6 @@ def attended(model: ClassTokenTransformer, images: Tensor) -> tuple[dict[str, Te
         maps = module.maps(x).cpu()  # those of a dispatched model lie on several devices
         if isinstance(module, ClassAttention):
             found[names[module]] = maps[:, :, 0]
-        elif x.shape[1] > output.tokens.shape[1]:  # the class token is there, the first
-            found[names[module]] = maps[:, :, 0, 1:]
+        elif x.shape[1] > (patches := output.tokens.shape[1]):  # the class token is the first
+            found[names[module]] = maps[:, :, 0, -patches:]
     return found, output

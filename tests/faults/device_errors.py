@@ -28,7 +28,12 @@ SAID = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "
     "which 1.50 GiB is free. Including non-PyTorch memory, this process has 77.60 GiB in use."
 )
-build_engine, forward, predict, meet = loop.build_engine, Task.forward, Task.predict, build.meet
+build_engine, forward, predict, meet = (
+    loop.build_engine,
+    Task.forward,
+    Task.predictions,
+    build.meet,
+)
 
 
 def fail() -> None:
@@ -71,6 +76,7 @@ def met(timeout: float) -> Any:
     return meet(timeout)
 
 
-loop.build_engine, Task.forward, Task.predict, build.meet = built, forwarded, predicted, met  # type: ignore
+loop.build_engine, Task.forward, Task.predictions = built, forwarded, predicted  # type: ignore
+build.meet = met
 sys.argv[1:] = rest
 bigvit.train.run_and_end()

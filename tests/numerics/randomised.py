@@ -11,7 +11,7 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
     for name, parameter in model.named_parameters():
         if "gamma" in name or "norm" in name and name.endswith("weight"):
             nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)
-        elif parameter.ndim < 2 or name.endswith(("cls_token", "pos_embed")):
+        elif parameter.ndim < 2 or name.endswith(("cls_token", "dist_token", "pos_embed")):
             nn.init.normal_(parameter, std=0.5, generator=generator)
         else:
             nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=generator)

@@ -21,9 +21,12 @@ from bigvit.recipe import (
     ClassToken,
     CrossEntropy,
     CvT,
+    DeiT,
+    DistillationToken,
     DRLoc,
     FixedLayerScale,
     LayerScale,
+    LinearStochasticDepth,
     Model,
     ParallelViT,
     Recipe,
@@ -39,12 +42,16 @@ from bigvit.task import Task
 
 NONE, SIZE, BATCH = StochasticDepth(rate=0.0, group=4), (64, 96), 8
 SKIP, MASK = StochasticDepth(rate=0.4, group=4), StochasticDepth(rate=0.1, group=4)
+NONE_LINEAR, TOKEN = LinearStochasticDepth(0.0, 4), DistillationToken("softmax", False)
 MEAN = AveragePooling()
 TWO = ClassAttention(depth=2, keys="class and patches")
 MODELS: dict[str, Model] = {
     "vit": ViT(16, 48, 3, 4, 4.0, 1e-4, NONE, 3, 10),
+    "deit": DeiT(16, 48, 3, 4, 4.0, None, NONE_LINEAR, 3, 10),
+    "distilled": DeiT(16, 48, 3, 4, 4.0, TOKEN, NONE_LINEAR, 3, 10),
     "parallel": ParallelViT(16, 48, 3, 2, 4, 4.0, 1e-4, NONE, 3, 10),
     "cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, None, NONE, 3, 10),
+    "distilled cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, TOKEN, NONE, 3, 10),
     "fixed": CaiT(16, 96, 3, 4, 4.0, True, FixedLayerScale(), TWO, None, NONE, 3, 10),
     "inserted": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), ClassToken(1), None, NONE, 3, 10),
     "pooled": CaiT(16, 96, 3, 4, 4.0, False, BranchScalar(0.5), MEAN, None, NONE, 3, 10),
@@ -60,7 +67,9 @@ every = pytest.mark.parametrize("name", MODELS)
 
 def of(name: str, drop: StochasticDepth = NONE, precision: str = "fp32") -> Recipe:
     model = MODELS[name]
-    if not isinstance(model, ResNet):
+    if isinstance(model, DeiT):
+        model = replace(model, drop_path=LinearStochasticDepth(drop.rate, drop.group))
+    elif not isinstance(model, ResNet):
         model = replace(model, drop_path=drop)
     return recipe_of(model, SIZE, precision)
 
@@ -126,7 +135,7 @@ def test_a_step_multiplies_what_is_said(name: str):
     assert said.forward == pytest.approx(forward, rel=1e-6)
     if name != "cvt":  # the counter takes the gradient of a depthwise convolution for a whole one's
         # talking heads compute their maps again by themselves; the Performer's features are frozen
-        exact = name not in ("cait", "fixed", "t2t")
+        exact = name not in ("cait", "distilled cait", "fixed", "t2t")
         whole = said.forward + said.backward + said.again
         assert whole == pytest.approx(step, rel=1e-6 if exact else 0.01)
 

@@ -28,7 +28,7 @@ from bigvit.optim.groups import parameter_groups
 from bigvit.optim.state import steps
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe
-from bigvit.task import DTYPES
+from bigvit.task import DTYPES, PREDICTION
 
 
 class DeepSpeedEngine:
@@ -103,10 +103,13 @@ class DeepSpeedEngine:
         self.engine.backward(self.inside.scaled(sound(losses)))
         return losses
 
-    @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
+        return self.predictions(images)[PREDICTION]
+
+    @torch.no_grad()
+    def predictions(self, images: Tensor) -> dict[str, Tensor]:
         self.engine.eval()
-        logits = self.task(images)["logits"]
+        logits = self.task(images)
         self.engine.train()
         return logits
 

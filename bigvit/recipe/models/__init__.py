@@ -8,8 +8,9 @@ from bigvit.recipe.models.parallel_vit import ParallelViT
 from bigvit.recipe.models.resnet import ResNet
 from bigvit.recipe.models.swin import Swin
 from bigvit.recipe.models.t2t_vit import T2TViT
+from bigvit.recipe.models.timm import Timm
 from bigvit.recipe.models.vit import ViT
 
 __all__ = ["Model"]
 
-Model = ViT | ParallelViT | DeiT | CaiT | Swin | T2TViT | CvT | ResNet
+Model = ViT | ParallelViT | DeiT | CaiT | Swin | T2TViT | CvT | ResNet | Timm
