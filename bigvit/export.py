@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bigvit.checkpoint.files import rename
@@ -19,7 +20,9 @@ from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, resample_positions
-from bigvit.recipe import ImageSize, Recipe, sides
+from bigvit.models import build
+from bigvit.models.timm import exported
+from bigvit.recipe import ImageSize, Recipe, Timm, sides
 
 log = logging.getLogger(__name__)
 OURS = re.compile(rf"{EXPORTED}|{CONFIG}|\.({EXPORTED}|{CONFIG})(\.[0-9a-f]{{8}})?\.aside")
@@ -49,7 +52,8 @@ def export(
     if "pos_embed" in model and grid != source:
         model["pos_embed"] = resample_positions(model["pos_embed"], source, grid, recipe.resampling)
     classes = class_names(run_of(found.checkpoint), recipe.model.num_classes)
-    config = timm_config(recipe, size, classes)  # refused before anything is written
+    described = None if recipe.model.described else _of_timm(recipe, size, model)
+    config = timm_config(recipe, size, classes, described)  # refused before anything is written
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         _publish(folder, model, config)
@@ -114,11 +118,26 @@ def _publish(folder: Path, model: dict[str, Tensor], config: dict[str, Any]) -> 
             aside.unlink(missing_ok=True)
 
 
-def timm_config(recipe: Recipe, size: ImageSize, classes: list[str] | None) -> dict[str, Any]:
+def _of_timm(recipe: Recipe, size: ImageSize, weights: dict[str, Tensor]) -> dict[str, Any]:
+    """What is said of timm's own model, whose weights are brought to this size."""
+    assert isinstance(recipe.model, Timm)
+    with torch.device("meta"):
+        model = build(recipe.model, size)
+    described, constant = exported(recipe.model, size)
+    weights.update(model.adapted(weights) | constant)
+    return described
+
+
+def timm_config(
+    recipe: Recipe,
+    size: ImageSize,
+    classes: list[str] | None,
+    described: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """config.json as timm reads it: architecture, its arguments, how images become inputs."""
     model, data = recipe.model, recipe.data
     height, width = sides(size)
-    described = model.timm(size)
+    described = described or model.timm(size)
     return {
         **described,
         "num_classes": model.num_classes,

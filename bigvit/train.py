@@ -167,7 +167,7 @@ def _train(
     from bigvit.data.bad import TooManyBad
     from bigvit.data.decode import Unread
     from bigvit.data.loader import lost
-    from bigvit.engines.build import meet_ranks
+    from bigvit.engines.build import check_model, meet_ranks
     from bigvit.engines.engine import NotFinite
     from bigvit.ranks.joining import NotMet, connect, could_not_connect
     from bigvit.ranks.watching import Watch
@@ -199,6 +199,7 @@ def _train(
     try:
         with ranks.agree_on_error(ValueError, raised=Refused):
             engines.check_device(command.recipe, command.run, ranks.device.type)
+            check_model(command.recipe)
             if ranks.rank == 0:
                 folder = opened = RunFolder(start.folder, command, ranks.world)
                 stop.asked_by_file = lambda: opened.asked_to_stop

@@ -42,6 +42,7 @@ class Given:
     weights: Mapping[str, Tensor]
     grid: Grid | None = None  # of its positions; None where nothing says it
     notes: tuple[str, ...] = ()  # what was taken, and what was done to the names
+    raw: Mapping[str, Tensor] | None = None  # by the source's own names, where those are not ours
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,13 @@ def fitted(
     Raises:
         Unfit: a name is missing or unexpected, or a shape cannot be made to fit.
     """
-    own = model.state_dict()
-    head = [name for name in own if name.startswith(HEADS)]
+    own, heads = model.state_dict(), HEADS
+    if adapted := getattr(model, "adapted", None):  # timm's models know that by themselves
+        given, heads = (
+            Given(adapted(given.raw or given.weights), grid, given.notes),
+            model.head_names(),
+        )
+    head = [name for name in own if name.startswith(heads)]
     new_head = not any(name in given.weights for name in head) or any(
         name in given.weights and given.weights[name].shape != own[name].shape for name in head
     )
@@ -213,7 +219,7 @@ def _on_grid(given: Given, grid: Grid) -> Given:
     if positions is None or not are_of(positions, grid):
         count = "no" if positions is None else positions.shape[1]
         raise ValueError(f"it has {count} positions, not those of --init-grid {grid[0]} {grid[1]}")
-    return Given(given.weights, grid, given.notes)
+    return Given(given.weights, grid, given.notes, given.raw)
 
 
 def _from_timm(name: str, average: bool, flag: str) -> Given:
@@ -225,8 +231,9 @@ def _from_timm(name: str, average: bool, flag: str) -> Given:
         model: Any = timm.create_model(name, pretrained=True)
     except Exception as error:  # unknown name, no weights, no network: many kinds of its own
         raise ValueError(f"{type(error).__name__}: {error}") from None
-    weights = renamed(dict(model.state_dict()))
-    return Given(weights, getattr(getattr(model, "patch_embed", None), "grid_size", None))
+    raw = dict(model.state_dict())
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    return Given(renamed(raw), grid, raw=raw)
 
 
 def _of_file(path: Path, exported: bool, average: bool, flag: str) -> Given:
@@ -240,13 +247,14 @@ def _of_file(path: Path, exported: bool, average: bool, flag: str) -> Given:
                 f"{path} is not the file that {CONFIG} beside it is about; export again, or name "
                 "the file itself"
             )
-        weights, notes = unwrapped(load_file(path))
-        weights = renamed(weights)
-        return Given(weights, _grid_of(config, weights), tuple(notes))
+        raw, notes = unwrapped(load_file(path))
+        weights = renamed(raw)
+        return Given(weights, _grid_of(config, weights), tuple(notes), raw)
     file = TorchFile(path)
     stored, notes = chosen(file.content, average, flag)
     found, more = unwrapped(stored)
-    return Given(renamed(file.read(found)), None, (*notes, *more))
+    raw = file.read(found)
+    return Given(renamed(raw), None, (*notes, *more), raw)
 
 
 def _config_beside(path: Path) -> dict[str, Any]:

@@ -54,6 +54,8 @@ def build_engine(
             task.model.compile_blocks()  # after `recompute`, which it must see
         return task
 
+    first = outline(recipe)  # timm's models are made here: within `zero.Init` they cannot be
+    first.model.check()
     engine: Engine
     match run.engine:
         case "single":
@@ -72,8 +74,17 @@ def build_engine(
             from bigvit.engines.fairscale import FairscaleEngine
 
             engine = FairscaleEngine(build, recipe, arrangement(run, layout), ranks)
-    fill(engine, initial or outline(recipe).initial_weight)
+    fill(engine, initial or first.initial_weight)
     return engine
+
+
+def check_model(recipe: Recipe) -> None:
+    """Refuse a model that cannot be trained exactly.
+
+    Raises:
+        ValueError: says what, and why.
+    """
+    outline(recipe).model.check()
 
 
 def outline(recipe: Recipe) -> Task:

@@ -145,7 +145,7 @@ def _own_copy(_block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """A block adds to its input in place. torch's hook hands it on as a view, made by a function of
     its own that tells when the block's backward pass is done; and such a view must not change."""
     x, *more = args
-    return (x.clone() if x.requires_grad else x, *more)
+    return (x.clone() if isinstance(x, Tensor) and x.requires_grad else x, *more)
 
 
 def _mesh(ranks: Ranks, within_hosts: bool) -> DeviceMesh:

@@ -67,14 +67,17 @@ class Dropout(nn.Module):
         super().__init__()
         self.rate, self.number = rate, number
         self.keys: Tensor | None = None
+        self.samples: Tensor | None = None  # images that are there, of a branch that skips others
 
     def forward(self, x: Tensor) -> Tensor:
         """(R, ...) -> (R, ...); nothing is dropped without keys (B,)."""
-        if self.keys is None:
+        if (keys := self.keys) is None:
             return x
-        whole = x.reshape(len(self.keys), -1)
+        if self.samples is not None:
+            keys = keys.index_select(0, self.samples)
+        whole = x.reshape(len(keys), -1)
         place = torch.arange(whole.shape[1], device=x.device)
-        drawn = _mixed(_mixed(self.keys + self.number)[:, None] ^ place)
+        drawn = _mixed(_mixed(keys + self.number)[:, None] ^ place)
         kept = (drawn & (2**24 - 1)) >= self.rate * 2**24
         return (whole * (kept / (1 - self.rate))).to(x.dtype).view_as(x)
 
@@ -121,11 +124,15 @@ class _Skips:
     """A block of `PLAIN`."""
 
     branches: tuple[tuple[str, ...], ...]
+    dropouts: list[Dropout]
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, ...) -> (B, ...)."""
         for path, *parts in self.branches:
-            x = _added(x, partial(self._through, parts), getattr(self, path).take(x))
+            drop = getattr(self, path).take(x)
+            for dropout in self.dropouts:
+                dropout.samples = drop.samples if isinstance(drop, Kept) else None
+            x = _added(x, partial(self._through, parts), drop)
         return x
 
     def _through(self, parts: list[str], x: Tensor) -> Tensor:
@@ -140,6 +147,7 @@ def skip_dropped(net: nn.Module) -> None:
         if type(module) in PLAIN:
             for path, *_ in PLAIN[type(module)]:
                 getattr(module, path).skips = True
+            module.dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
             module.__class__ = _skipping(type(module))
 
 

@@ -15,13 +15,14 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import timm
 import torch
 from accelerate import init_empty_weights
 from timm.layers import DropPath  # pyright: ignore[reportPrivateImportUsage]
-from timm.models import group_parameters
+from timm.models import convit, group_parameters
 from timm.optim._param_groups import auto_group_layers
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,7 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
-from bigvit.layers.stochastic_depth import Dropped, Span, draw, drops
+from bigvit.layers.stochastic_depth import Drop, Dropped, Span, draw, drops
 from bigvit.layers.timm import Dropout, Path, recompute, replace_batch_norms, skip_dropped
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features, Output
@@ -65,12 +66,9 @@ class TimmModel(Backbone):
         self, images: Tensor, draws: TimmDraws | None = None, blocks: Collection[int] = ()
     ) -> Output:
         """Args and result as a `Backbone`'s; there are logits, and no tokens."""
-        given: dict[str, list[Any]] = {name: [] for name in self.paths}
+        given: dict[str, list[Drop]] = {name: [] for name in self.paths}
         if draws is not None and draws.paths is not None:
-            order = self.traced.order
-            for name, drop in zip(
-                order, drops(self.config.drop_path, len(order), draws.paths), strict=True
-            ):
+            for name, drop in zip(self.traced.order, self.given(draws), strict=True):
                 given[name].append(drop)
         for name, path in self.paths.items():
             path.give(given[name], len(images))
@@ -78,6 +76,10 @@ class TimmModel(Backbone):
             dropout.keys = draws.keys if draws is not None else None
         logits = self.__dict__["net"](images)
         return Output(logits, logits[:, :0, None], (0, 0), logits, {})
+
+    def given(self, draws: TimmDraws) -> list[Drop]:
+        """What each branch drops, in the order of the forward pass."""
+        return drops(self.config.drop_path, len(self.traced.order), draws.paths)
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         """Not asked for: timm's models have no such thing in common."""
@@ -223,11 +225,15 @@ def traced(model: Timm, image_size: ImageSize) -> Trace:
     names = Counter(id(p) for _, p in net.named_parameters(remove_duplicate=False))
     if tied := [n for n, p in net.named_parameters() if names[id(p)] > 1]:
         faults[f"{len(tied)} of its weights, {tied[0]} first, are used under several names"] = None
-    before = {name: (b, b._version) for name, b in net.named_buffers()}
+    before: dict[str, Any] = {}
     shape = IMAGES, model.in_chans, *sides(image_size)
     try:
-        with torch.device("meta"), _Random(entered, faults):
-            logits = net(torch.empty(shape))
+        for _ in range(2):  # after the first, what follows from shapes alone is there
+            order.clear()
+            entered.clear()
+            before = {name: (b, b._version) for name, b in net.named_buffers()}
+            with torch.device("meta"), _Random(entered, faults):
+                logits = net(torch.empty(shape))
         if not isinstance(logits, Tensor) or logits.shape != (IMAGES, model.num_classes):
             faults["what it returns in training are not the logits of its classes alone"] = None
     except Exception as error:  # of many kinds, timm's and torch's
@@ -264,9 +270,10 @@ def counted(model: Timm, image_size: ImageSize) -> TimmSizes:
     """The sizes of a model, to be written into its recipe: parameters that are trained, and the
     products of linear layers, convolutions and attention."""
     net = copy.deepcopy(_skeleton(model, image_size)).to("meta").eval()
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as flops:
-        net(torch.empty(1, model.in_chans, *sides(image_size)))
     parameters = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    net.requires_grad_(False)
+    with torch.device("meta"), FlopCounterMode(display=False) as flops:
+        net(torch.empty(1, model.in_chans, *sides(image_size)))
     order = traced(model, image_size).order
     return TimmSizes(parameters, flops.get_total_flops() // 2, len(order))
 
@@ -295,24 +302,34 @@ def _skeleton(model: Timm, image_size: ImageSize) -> Any:
         ValueError: timm cannot build it.
     """
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        try:
-            with init_empty_weights(include_buffers=False):
-                net = _create(model, image_size)
-        except (NotImplementedError, RuntimeError):  # it computes something with its weights
+        net = _without_memory(model, image_size)
+        _replace_paths(net)
+        for number, (parent, name, dropout) in enumerate(_children(net, nn.Dropout)):
+            if dropout.p > 0:
+                setattr(parent, name, Dropout(dropout.p, number))
+                if hasattr(parent, "fused_attn"):
+                    parent.fused_attn = False  # torch's kernel would draw by itself
+        for module in net.modules():
+            if isinstance(module, kind := convit.GPSA):  # it would be made by a forward pass
+                here = SimpleNamespace(qk=SimpleNamespace(weight=torch.empty(0)))
+                module.rel_indices = kind.get_rel_indices(here, net.patch_embed.num_patches)
+        replace_batch_norms(net)
+        skip_dropped(net)
+        net.constants = _make_constant(net)
+    return net
+
+
+def _without_memory(model: Timm, image_size: ImageSize) -> Any:
+    """timm's module, its weights on meta, its buffers as they are."""
+    try:
+        with init_empty_weights(include_buffers=False):
             net = _create(model, image_size)
+    except (NotImplementedError, RuntimeError):  # it computes something with its weights
+        net = _create(model, image_size)
     for module in net.modules():
         for name, p in module._parameters.items():
             if p is not None and not p.is_meta:
                 module._parameters[name] = nn.Parameter(p.detach().to("meta"), p.requires_grad)
-    _replace_paths(net)
-    for number, (parent, name, dropout) in enumerate(_children(net, nn.Dropout)):
-        if dropout.p > 0:
-            setattr(parent, name, Dropout(dropout.p, number))
-            if getattr(parent, "fused_attn", False):
-                parent.fused_attn = False  # torch's kernel would draw by itself
-    replace_batch_norms(net)
-    skip_dropped(net)
-    net.constants = _make_constant(net)
     return net
 
 
@@ -350,7 +367,14 @@ def _kind(model: Timm) -> type:
 
 
 def _takes(kind: type, argument: str) -> bool:
-    return argument in inspect.signature(kind.__init__).parameters
+    """Whether a class, or one that it hands what else it is given, has such an argument."""
+    for each in kind.__mro__:
+        parameters = inspect.signature(each.__init__).parameters
+        if argument in parameters:
+            return True
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
+            return False
+    return False
 
 
 def _children(net: nn.Module, kind: type) -> list[tuple[nn.Module, str, Any]]:

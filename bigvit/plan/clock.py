@@ -201,6 +201,8 @@ def _asking(recipe: Recipe, images: int, device: Device) -> float:
     if (its := asked(recipe)) is None:
         return 0.0
     at, spent = speed(device, its.precision, compiled=False), Sum()
+    if not its.model.described:
+        return 2 * its.model.macs(its.data.image_size) * images / at.products
     for part in parts(its, 0.0):
         for op, *_ in part.steps:
             spent = spent.plus(at.forward(op, images, skips=False), len(part.shares))

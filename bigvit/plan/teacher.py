@@ -35,7 +35,10 @@ def weights_bytes(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> in
     """Bytes of a teacher's weights that stay on a rank, and its statistics."""
     if (its := asked(recipe)) is None:
         return 0
-    weights, shards = weights_of(its), _shards(layout, run, per_node)
+    shards = _shards(layout, run, per_node)
+    if not its.model.described:
+        return BYTES[its.precision] * -(-its.model.parameters(its.data.image_size) // shards)
+    weights = weights_of(its)
     held = rows(weights.all, shards) if shards > 1 else elements(weights.all)
     return BYTES[its.precision] * held + WIDE * weights.statistics
 
@@ -47,6 +50,8 @@ def temporary_bytes(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> 
         return 0
     height, width = sides(its.data.image_size)
     images = (WIDE + BYTES[its.precision]) * its.data.channels * height * width
+    if not its.model.described:
+        return layout.micro_batch * images
     made = layout.micro_batch * (images + max(part.passing for part in parts(its, 0.0)))
     if _shards(layout, run, per_node) == 1:
         return made

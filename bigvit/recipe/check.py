@@ -115,7 +115,7 @@ def _check_model(recipe: Recipe) -> None:
             f"{MOST_PARAMETERS:,}"
         )
     drop = model.drop_path
-    if drop.grouped and min(drop.kept(model.branches)) == 0:
+    if drop.grouped and 0 in drop.kept(model.branches):
         raise ValueError(
             f"model.drop_path.rate: {drop.rate} keeps none of a group of {drop.group}; "
             f"choose a lower rate or a group of at least {math.ceil(1 / (1 - drop.rate))}"
@@ -194,6 +194,7 @@ def _check_objectives(recipe: Recipe) -> None:
                     "every class positive (a target above the threshold is 1); choose 0"
                 )
             case DRLoc():
+                recipe.model.maps(recipe.data.image_size)
                 _check_drloc(path, objective, recipe.schedule.epochs)
             case _:
                 pass

@@ -81,6 +81,8 @@ def foreseen(command: Command, layout: Layout, ranks: Ranks, batch: int) -> Fore
         batch: global batches that were consumed before.
     """
     device = _device(ranks.device)
+    if not command.recipe.model.described:
+        return None
     if device is None or not device.peaks.get(command.recipe.precision):
         return None
     machines = Machines(device, layout.world, launched().here or layout.world, NETWORK)

@@ -24,6 +24,7 @@ import localization  # noqa: E402
 import others  # noqa: E402
 import precision  # noqa: E402
 import taught  # noqa: E402
+import timm_models  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
 import traps  # noqa: E402
@@ -236,6 +237,7 @@ SCENARIOS = {
         others_ranks,
         *precision.SCENARIOS,
         *taught.SCENARIOS,
+        *timm_models.SCENARIOS,
         *traps.SCENARIOS,
     )
 }

@@ -15,6 +15,7 @@ class Description(ABC):
     """A model's fields, and what follows from them without building it."""
 
     has_attention = True  # that can be trained while the rest is frozen
+    described = True  # that `ops` says what is computed
     width = "embed_dim"  # the field that makes it larger
 
     @property

@@ -46,6 +46,7 @@ class Timm(Description):
     num_classes: bounds.Classes[int]  # classes of the head
 
     has_attention = False
+    described = False
     width = "arguments"
 
     @property
