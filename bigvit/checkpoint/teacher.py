@@ -1,7 +1,7 @@
 """A teacher's weights, as `--teacher` names them: read one after another, and told by a digest."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import xxhash
@@ -35,6 +35,8 @@ class TeacherWeights:
         self.given, self.notes = given.weights, given.notes
         self.own, grid = outline.state_dict(), teacher.model.grid(teacher.image_size)
         with ranks.agree_on_error(Unfit, raised=Unfit):
+            if adapted := getattr(outline, "adapted", None):  # timm's models know their names
+                self.given = self._unchanged(given.raw or given.weights, adapted)
             check_names(self.given, self.own, f"{self.what}: not of the recipe's teacher.model")
             if "pos_embed" in self.own and given.grid not in (None, grid):
                 down, across = given.grid
@@ -42,6 +44,21 @@ class TeacherWeights:
                     f"{self.what}: its positions are {down} x {across}, but teacher.image_size "
                     f"makes them {grid[0]} x {grid[1]}; choose what it was trained with"
                 )
+
+    def _unchanged(
+        self,
+        weights: Mapping[str, Tensor],
+        adapted: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
+    ) -> Mapping[str, Tensor]:
+        """Weights by the model's names, none of them brought to another shape."""
+        found = adapted(weights)
+        for name, weight in found.items():
+            if name in weights and (shape := weights[name].shape) != weight.shape:
+                raise Unfit(
+                    f"{self.what}: {name} is {tuple(shape)}, but teacher.image_size makes it "
+                    f"{tuple(weight.shape)}; choose what it was trained with"
+                )
+        return found
 
     def each(self, take: Callable[[str, Tensor], None]) -> str:
         """Hand on every weight, whole and in float32, in the order of their names.

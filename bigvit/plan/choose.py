@@ -12,6 +12,7 @@ from bigvit.plan.activations import kept_bytes, most_at_once
 from bigvit.plan.clock import Clock, clock
 from bigvit.plan.devices import DEVICES, GIB, Device
 from bigvit.plan.states import States, states
+from bigvit.plan.teacher import temporary_bytes, weights_bytes
 from bigvit.plan.traffic import traffic
 from bigvit.plan.weights import weights_of
 from bigvit.recipe import Layout, Recipe, Run
@@ -71,6 +72,11 @@ class Choice:
         share = self.run.checkpoint_activations
         return most_at_once(self.recipe, self.layout.micro_batch, share, gradients)
 
+    @cached_property
+    def teacher(self) -> int:
+        """Bytes of its weights."""
+        return weights_bytes(self.recipe, self.layout, self.run, self.machines.per_node)
+
     @property
     def context(self) -> int:
         return CONTEXT + (CHANNELS if self.machines.gpus > 1 else 0)
@@ -84,7 +90,9 @@ class Choice:
         backward = begun + self._at_once(held.gradients - begun)
         most = held.kept + held.buckets + held.gathered + backward
         most = max(most, held.between + self._at_once(), held.step)
-        return self.context + int((1 + SPLINTERS) * most)
+        cut = self.recipe, self.layout, self.run, self.machines.per_node
+        most = max(most, max(held.between, held.kept + begun) + temporary_bytes(*cut))
+        return self.context + int((1 + SPLINTERS) * (most + self.teacher))
 
     @property
     def fits(self) -> bool:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from bigvit.plan.activations import parts
 from bigvit.plan.devices import Device
+from bigvit.plan.teacher import asked
 from bigvit.plan.traffic import Collective
 from bigvit.plan.weights import BYTES, WIDE
 from bigvit.recipe import Lamb, Layout, Recipe, Run
@@ -39,11 +40,13 @@ class Clock:
     launches: float  # of the host, for the same operations
     optimizer: float
     network: float  # what is not hidden behind the backward pass
+    teacher: float  # its forward pass
 
     @property
     def update(self) -> float:
         """Seconds of an update that never waits for data."""
-        return max(self.arithmetic + self.memory, self.launches) + self.optimizer + self.network
+        passes = max(self.arithmetic + self.memory, self.launches)
+        return passes + self.optimizer + self.network + self.teacher
 
     @property
     def bound(self) -> str:
@@ -52,6 +55,7 @@ class Clock:
         parts = {"arithmetic": self.arithmetic, "memory traffic": memory, "network": self.network}
         if self.launches > self.arithmetic + self.memory:
             parts = {"launches": self.launches, "network": self.network}
+        parts["teacher"] = self.teacher
         return max(parts, key=lambda name: parts[name])
 
 
@@ -187,7 +191,22 @@ def clock(
         n * whole.launches * device.launch,
         _optimizer(recipe, updated) / at.copies,
         network_seconds(sent, device.link, network, hidden),
+        n * _asking(recipe, layout.micro_batch, device),
     )
+
+
+def _asking(recipe: Recipe, images: int, device: Device) -> float:
+    """Seconds of a teacher's forward pass, if there is a teacher. Gathering its weights, where they
+    are cut, is not counted."""
+    if (its := asked(recipe)) is None:
+        return 0.0
+    at, spent = speed(device, its.precision, compiled=False), Sum()
+    if not its.model.described:
+        return 2 * its.model.macs(its.data.image_size) * images / at.products
+    for part in parts(its, 0.0):
+        for op, *_ in part.steps:
+            spent = spent.plus(at.forward(op, images, skips=False), len(part.shares))
+    return max(spent.arithmetic + spent.memory, spent.launches * device.launch)
 
 
 def _optimizer(recipe: Recipe, updated: int) -> float:

@@ -224,6 +224,8 @@ def command(plan: Plan, choice: Choice) -> str:
     given = {word.partition("=")[0] for word in plan.overrides}
     if run.data_root is None and not isinstance(plan.recipe.data, Digits):
         words += ["--data-root", "DATA"]
+    if plan.recipe.teacher is not None and run.teacher is None:
+        words += ["--teacher", "WEIGHTS"]
     if run.engine != "deepspeed" and "--engine" not in given:
         words += ["--engine", run.engine]
     if run.sharding is not None and "--sharding" not in given:
@@ -247,7 +249,8 @@ def _training(plan: Plan, choice: Choice) -> _Training:
     recipe, data = plan.recipe, plan.recipe.data
     tested = (data.test_images or 0) if isinstance(data, Images) else 0
     macs = executed_macs(recipe)
-    forward = choice.clock.update / recipe.batch_size * macs.dense / (macs.forward + macs.backward)
+    own = choice.clock.update - choice.clock.teacher
+    forward = own / recipe.batch_size * macs.dense / (macs.forward + macs.backward)
     evaluation = tested * forward / choice.run.evaluate_every
     epoch = recipe.updates_per_epoch * choice.clock.update + evaluation
     saved = recipe.updates // choice.run.checkpoint_every * _stall(choice)
@@ -262,6 +265,7 @@ def _bytes(choice: Choice) -> Iterator[tuple[str, int]]:
     for name in ("weights", "masters", "moments", "average", "buffers", "gradients", "buckets"):
         yield name, getattr(held, name)
     yield "gathered weights", held.gathered
+    yield "teacher", choice.teacher
     yield "activations", choice.activations
     yield "largest temporary", choice.temporary
     yield "context", choice.context

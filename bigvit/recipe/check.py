@@ -6,6 +6,7 @@ Each number by itself is in `bounds.py`; here is what values mean for each other
 
 import difflib
 import math
+import re
 from pathlib import Path
 
 from bigvit.recipe.bounds import (
@@ -176,7 +177,9 @@ def _check_teacher(recipe: Recipe) -> None:
     try:
         model.check(teacher.image_size, None)
     except ValueError as error:
-        raise ValueError(f"teacher: {error}") from None
+        of_teacher = str(error).replace("data.image_size", "image_size")
+        named = re.sub(r"(?<![\w.])(image_size|model\.)", r"teacher.\1", of_teacher)
+        raise ValueError(named) from None
 
 
 def _check_objectives(recipe: Recipe) -> None:

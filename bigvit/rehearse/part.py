@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def rehearse(
     micro = list[Pending]()
     if fully:
         batches = [_batch(recipe, layout, whole, rank, i) for i in range(layout.accumulation)]
-        micro = Prepare(recipe).later(batches)
+        teacher = None if recipe.teacher is None else partial(_silent, recipe)
+        micro = Prepare(recipe, teacher=teacher).later(batches)
     mode = Pretend()
     forget()
     with mode:
@@ -112,6 +114,11 @@ def _update(engine: Engine, micro: Sequence[Pending], mode: Pretend, part: Part)
         return
     part.sent = {key: size for key, size in mode.sent.items() if key[1] > 1}
     part.stepping, part.between = max(stepping), held()
+
+
+def _silent(recipe: Recipe, images: torch.Tensor) -> torch.Tensor:
+    """Answers of a teacher that is not there."""
+    return torch.zeros(len(images), recipe.model.num_classes)
 
 
 def _batch(recipe: Recipe, layout: Layout, task: Task, rank: int, micro: int) -> Batch:

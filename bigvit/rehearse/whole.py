@@ -76,6 +76,8 @@ def rehearsed(
         found.say(not how.startswith("no: "), what, how)
     if command.run.compile:
         found.not_proved.append("--compile: blocks were not compiled")
+    if recipe.teacher is not None:
+        found.not_proved.append("the teacher: its weights were not read, and nothing was asked")
     cut = time.perf_counter() - began
     shorter, short = _shorter(recipe, layout, run)
     whole = replace(recipe, batch_size=short.batch_size)

@@ -16,7 +16,7 @@ from bigvit.plan.devices import DEVICES, Device, find_device, known_as
 from bigvit.plan.make import make_plan
 from bigvit.plan.report import Plan, as_json, command, details
 from bigvit.plan.traffic import Collective
-from bigvit.recipe import Run, batch_layout
+from bigvit.recipe import Run, SoftDistillation, Teacher, batch_layout
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.models.ops import linear, norm
 from bigvit.recipe.parse import parse
@@ -234,3 +234,23 @@ def test_a_command_that_takes_no_overrides_refuses_them(capsys):
     with pytest.raises(SystemExit) as refused:
         main(["list", "--optim.lr", "1"])
     assert refused.value.code == 2 and "--optim.lr" in capsys.readouterr().err
+
+
+def test_a_teacher_costs_its_weights_and_a_forward_pass():
+    name, recipe = find_recipe("deit3_b16_in1k_224_300e")
+    large = find_recipe("deit3_l16_in1k_224_300e")[1].model
+    data, soft = recipe.data, SoftDistillation(0.1, 3.0, "images", "class")
+    teacher = Teacher(large, 224, data.mean, data.std, "bf16")
+    taught = replace(recipe, objectives=(*recipe.objectives, soft), teacher=teacher)
+    machines = Machines(find_device("h100-80gb"), 8, 8, 5e10)
+    run, layout = Run(sharding="zero1"), batch_layout(recipe, 8, 64)
+    without, whole = (Choice(each, run, layout, machines) for each in (recipe, taught))
+    cut = Choice(taught, replace(run, teacher_sharding="host"), layout, machines)
+    assert whole.states == without.states and whole.saved == without.saved
+    assert (without.teacher, whole.teacher) == (0, 2 * large.parameters(224))
+    assert 1 / 8 < cut.teacher / whole.teacher < 0.126
+    assert whole.peak - without.peak == pytest.approx(1.03 * whole.teacher, rel=1e-6)
+    seconds, forward = whole.clock.teacher, 2 * large.macs(224) * recipe.batch_size / 8
+    assert whole.clock.update - without.clock.update == pytest.approx(seconds)
+    assert 1 < seconds / (forward / machines.device.peaks["bf16"]) < 4
+    assert without.clock.teacher == 0

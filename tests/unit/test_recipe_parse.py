@@ -252,12 +252,13 @@ def test_help_says_that_parts_are_left_out_and_not_values(
     with pytest.raises(SystemExit):
         parse(["digits_vit", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Left out here: data.augment (default: None); a recipe file" in shown
+    left_out = "Left out here: data.augment (default: None), teacher (default: None); a recipe"
+    assert left_out in shown
     assert "--starts-from" in shown
     with pytest.raises(SystemExit):
         parse(["drloc_swin_t_cifar100", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Left out here: objectives.1.ramp (default: None); a recipe file" in shown
+    assert "Left out here: objectives.1.ramp (default: None), teacher (default: None)" in shown
 
 
 def test_help_without_a_recipe_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,7 +270,26 @@ def test_help_without_a_recipe_succeeds(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_names_of_run_and_recipe_never_collide() -> None:
     run, recipe = ({field.name for field in fields(kind)} for kind in (Run, Recipe))
-    assert run and recipe and not run & recipe
+    assert run and recipe and run & recipe == {"teacher"}  # --teacher, --teacher.precision
+
+
+OWN_TEACHER = """
+from dataclasses import replace
+from bigvit.recipe import SoftDistillation, Teacher
+from bigvit.recipes.digits import digits_vit
+soft = SoftDistillation(weight=0.5, tau=2.0, mean="images", head="class")
+teacher = Teacher(model=digits_vit.model, image_size=8, mean=(0.3,), std=(0.4,), precision="fp32")
+mine = replace(digits_vit, objectives=(*digits_vit.objectives, soft), teacher=teacher)
+"""
+
+
+def test_a_teachers_weights_and_its_fields_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN_TEACHER)
+    words = ["--teacher", "runs/x", "--teacher.precision", "bf16", "--teacher.model.depth", "2"]
+    command = parse([str(path), *words])
+    assert command.run.teacher == "runs/x" and command.recipe.teacher is not None
+    assert (command.recipe.teacher.precision, command.recipe.teacher.model.depth) == ("bf16", 2)
 
 
 def test_a_users_own_file_is_a_recipe(tmp_path: Path) -> None:
