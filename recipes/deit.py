@@ -66,7 +66,7 @@ IMAGES = Images(
 REGNETY_16GF = Timm(
     architecture="regnety_160",
     arguments=(),
-    sizes=TimmSizes(parameters=83_590_140, macs=15_911_510_272, branches=17),
+    sizes=TimmSizes(parameters=83_590_140, macs=15_911_510_272, branches=18),
     drop_path=StochasticDepth(rate=0.05, group=8),
     in_chans=3,
     num_classes=1000,
