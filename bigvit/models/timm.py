@@ -55,21 +55,21 @@ class TimmDraws(NamedTuple):
 class TimmModel(Backbone):
     """A model of timm's, with timm's names for all weights."""
 
+    net: Any  # timm's module; no child, as it would stand before all names
+
     def __init__(self, model: Timm, image_size: ImageSize) -> None:
         super().__init__()
         self.config, self.image_size = model, image_size
         net = copy.deepcopy(_skeleton(model, image_size))
         _give_memory(net)
         # whoever looks sees one module, whose weights and children are those of timm's
-        self.__dict__["net"] = net
+        vars(self)["net"] = net
         self._modules, self._buffers, self._parameters = net._modules, net._buffers, net._parameters
         self._non_persistent_buffers_set = net._non_persistent_buffers_set
         self.paths = {name: m for name, m in net.named_modules() if isinstance(m, Path)}
         self.dropouts = [m for m in net.modules() if isinstance(m, Dropout)]
 
-    def forward(
-        self, images: Tensor, draws: TimmDraws | None = None, blocks: Collection[int] = ()
-    ) -> Output:
+    def forward(self, images: Tensor, draws: Any = None, blocks: Collection[int] = ()) -> Output:
         """Args and result as a `Backbone`'s; there are logits, and no tokens."""
         given: dict[str, list[Drop]] = {name: [] for name in self.paths}
         if draws is not None and draws.paths is not None:
@@ -79,7 +79,7 @@ class TimmModel(Backbone):
             path.give(given[name], len(images))
         for dropout in self.dropouts:
             dropout.keys = draws.keys if draws is not None else None
-        logits = self.__dict__["net"](images)
+        logits = self.net(images)
         return Output(logits, logits[:, :0, None], (0, 0), logits, {})
 
     def given(self, draws: TimmDraws) -> list[Drop]:
@@ -91,7 +91,7 @@ class TimmModel(Backbone):
         raise NotImplementedError
 
     def train(self, mode: bool = True) -> "TimmModel":
-        self.__dict__["net"].train(mode)
+        self.net.train(mode)
         super().train(mode)
         return self
 
@@ -125,7 +125,7 @@ class TimmModel(Backbone):
 
     def all_blocks(self) -> list[Any]:
         """What has a stochastic depth of its own, first to last."""
-        return [self.__dict__["net"].get_submodule(name) for name in self.traced.blocks]
+        return [self.net.get_submodule(name) for name in self.traced.blocks]
 
     def recompute(self, share: float) -> None:
         """Recompute this share of the blocks in backward, spread evenly over the depth."""
@@ -137,14 +137,14 @@ class TimmModel(Backbone):
     def initial_weight(self, name: str, seed: int) -> Tensor:
         """What timm's own initialiser makes of a parameter or buffer, its generator seeded once for
         the whole model; float32."""
-        if self.__dict__.get("seeded") != seed:
+        if vars(self).get("seeded") != seed:
             with torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 torch.manual_seed(keyed_random.seed("init", seed, self.config.architecture))
                 made = _create(self.config, self.image_size)
-            self.__dict__.update(seeded=seed, first=made.state_dict(keep_vars=False))
-        return self.__dict__["first"][name].detach().float()
+            vars(self).update(seeded=seed, first=made.state_dict(keep_vars=False))
+        return vars(self)["first"][name].detach().float()
 
-    def draws(self, seed: int, number: int, span: Span) -> TimmDraws:
+    def draws(self, seed: int, number: int, span: Span) -> Any:
         """Everything random of a training forward pass over positions [start, stop) of a batch."""
         paths = draw(self.config.drop_path, len(self.traced.order), seed, number, span)
         if not self.dropouts:
@@ -154,8 +154,7 @@ class TimmModel(Backbone):
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: timm's rule."""
-        net = self.__dict__["net"]
-        asked = getattr(net, "no_weight_decay", set)()
+        asked = getattr(self.net, "no_weight_decay", set)()
         return {
             name
             for name, _ in self.named_parameters()
@@ -164,24 +163,25 @@ class TimmModel(Backbone):
 
     def layer_id(self, name: str) -> int:
         """Depth of a parameter, by timm's groups; of anything else, the deepest."""
-        if "layers" not in self.__dict__:
-            net = self.__dict__["net"]
+        if "layers" not in vars(self):
+            net = self.net
             if hasattr(net, "group_matcher"):
-                layers = group_parameters(net, net.group_matcher(coarse=False), reverse=True)
+                layers: Any = group_parameters(net, net.group_matcher(coarse=False), reverse=True)
             else:
                 layers = auto_group_layers(net)
-            self.__dict__["layers"] = layers
-        return self.__dict__["layers"].get(name, max(self.__dict__["layers"].values()))
+            vars(self)["layers"] = layers
+        found: dict[str, int] = vars(self)["layers"]
+        return found.get(name, max(found.values()))
 
     def head_names(self) -> tuple[str, ...]:
         """How the names of the classifier's weights begin."""
-        names = self.__dict__["net"].pretrained_cfg.get("classifier") or ()
+        names = self.net.pretrained_cfg.get("classifier") or ()
         return tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
 
     def adapted(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A model's weights from elsewhere by the names and, where timm knows how to resample
         them, in the shapes of this one's."""
-        own, net = self.state_dict(), self.__dict__["net"]
+        own, net = self.state_dict(), self.net
         weights = {
             name: weight
             for name, weight in weights.items()
@@ -212,6 +212,8 @@ class Trace(NamedTuple):
 def traced(model: Timm, image_size: ImageSize) -> Trace:
     """Go through a training forward pass without memory."""
     net = copy.deepcopy(_skeleton(model, image_size)).to("meta").train()
+    module: Any
+    logits: Any = None
     order: list[str] = []
     faults: dict[str, None] = {}
     entered: list[str] = []
@@ -306,6 +308,9 @@ def _skeleton(model: Timm, image_size: ImageSize) -> Any:
     Raises:
         ValueError: timm cannot build it.
     """
+    module: Any
+    parent: Any
+    gated: Any = convit.GPSA
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         net = _without_memory(model, image_size)
         _replace_paths(net)
@@ -315,9 +320,9 @@ def _skeleton(model: Timm, image_size: ImageSize) -> Any:
                 if hasattr(parent, "fused_attn"):
                     parent.fused_attn = False  # torch's kernel would draw by itself
         for module in net.modules():
-            if isinstance(module, kind := convit.GPSA):  # it would be made by a forward pass
+            if isinstance(module, gated):  # it would be made by a forward pass
                 here = SimpleNamespace(qk=SimpleNamespace(weight=torch.empty(0)))
-                module.rel_indices = kind.get_rel_indices(here, net.patch_embed.num_patches)
+                module.rel_indices = gated.get_rel_indices(here, net.patch_embed.num_patches)
         replace_batch_norms(net)
         skip_dropped(net)
         net.constants = _make_constant(net)
@@ -439,7 +444,9 @@ def _give_memory(net: nn.Module) -> None:
         own = {name: p for name, p in module._parameters.items() if p is not None}
         fresh = _Own({n: tuple(p.shape) for n, p in own.items() if id(p) not in made})
         for name, p in own.items():
-            new = made.setdefault(id(p), fresh._parameters.get(name))
+            if id(p) not in made:
+                made[id(p)] = fresh.get_parameter(name)
+            new = made[id(p)]
             new.requires_grad_(p.requires_grad)
             module._parameters[name] = new
         for name, buffer in module._buffers.items():

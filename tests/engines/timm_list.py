@@ -1,6 +1,6 @@
 """Small models of every family of timm's that has a DropPath, with what makes them small."""
 
-ARCHITECTURES: dict[str, tuple[tuple[str, ...], int]] = {
+ARCHITECTURES: dict[str, tuple[str, int]] = {
     # module of timm: architecture and arguments, image size
     "beit": ("beit_base_patch16_224 embed_dim=24 depth=2 num_heads=2", 32),
     "byobnet": ("test_byobnet", 32),
