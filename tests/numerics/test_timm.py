@@ -24,7 +24,8 @@ from bigvit import models
 from bigvit.checkpoint.weights import Given, Unfit, fitted
 from bigvit.layers.stochastic_depth import Kept
 from bigvit.layers.timm import Path as BranchPath
-from bigvit.models.timm import TimmModel, counted
+from bigvit.models.timm import TimmModel
+from bigvit.models.timm_skeleton import counted
 from bigvit.optim.groups import parameter_groups
 from bigvit.recipe import (
     DRLoc,
