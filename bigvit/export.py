@@ -21,7 +21,7 @@ from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, resample_positions
 from bigvit.models import build
-from bigvit.models.timm import exported
+from bigvit.models.timm_skeleton import exported
 from bigvit.recipe import ImageSize, Recipe, Timm, sides
 
 log = logging.getLogger(__name__)

@@ -136,11 +136,10 @@ def fitted(
         Unfit: a name is missing or unexpected, or a shape cannot be made to fit.
     """
     own, heads = model.state_dict(), HEADS
-    if adapted := getattr(model, "adapted", None):  # timm's models know that by themselves
-        given, heads = (
-            Given(adapted(given.raw or given.weights), grid, given.notes),
-            model.head_names(),
-        )
+    of_timm: Any = model
+    if hasattr(model, "adapted"):  # one of timm's own, which knows its names and positions
+        weights, heads = of_timm.adapted(given.raw or given.weights), of_timm.head_names()
+        given = Given(weights, grid, given.notes)
     head = [name for name in own if name.startswith(heads)]
     new_head = not any(name in given.weights for name in head) or any(
         name in given.weights and given.weights[name].shape != own[name].shape for name in head

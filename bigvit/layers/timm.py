@@ -48,7 +48,7 @@ class Path(nn.Module):
             drops = [_factors(drop, images) for drop in drops]
         self.given, self.images, self.calls = drops, images, 0
 
-    def take(self, _x: Tensor) -> Drop:
+    def take(self, x: Tensor) -> Drop:
         """What this call drops."""
         if not self.given:
             return None
@@ -114,6 +114,7 @@ NORMS = {
 
 def replace_batch_norms(net: nn.Module) -> None:
     """Make all of BatchNorm ours."""
+    module: Any
     for module in net.modules():
         if type(module) in NORMS and module.running_mean is not None:
             module.__class__ = NORMS[type(module)]
@@ -143,6 +144,7 @@ class _Skips:
 
 def skip_dropped(net: nn.Module) -> None:
     """Let plain blocks compute their branches for the kept samples alone."""
+    module: Any
     for module in net.modules():
         paths = [getattr(module, path) for path, *_ in PLAIN.get(type(module), ())]
         if paths and all(isinstance(path, Path) for path in paths):
@@ -165,7 +167,10 @@ def recompute(block: nn.Module) -> None:
     def again(more: tuple[Any, ...], named: dict[str, Any], x: Tensor) -> Tensor:
         for path in paths:
             path.calls = 0
-        return once(x, *more, **named)
+        output = once(x, *more, **named)
+        for path in paths:  # as it was, so that it can be compiled
+            path.calls = 0
+        return output
 
     def forward(x: Tensor, *more: Any, **named: Any) -> Tensor:
         return recomputed(partial(again, more, named), x)

@@ -13,8 +13,8 @@ from timm_list import ARCHITECTURES, QUICK, REFUSED
 from bigvit.recipe import StochasticDepth
 
 RANKS = Path(__file__).with_name("ranks.py")
-ALLOWED = 2e-5  # of the way that training went; rounding, measured: 1e-6 at most
-WITH_BATCH_NORM = 2e-3  # which magnifies rounding where a batch has few cells: 4e-4 at most
+ALLOWED = 2e-5  # of the way that training went; measured: 1e-6 as a rule
+YARDSTICKS = 10  # allowed above that: what a last bit of each weight changes, in `single`
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,16 @@ def run(warm, folder: Path, *names: str) -> dict[str, Any]:
 
 def assert_same(families: tuple[str, ...], found: dict[str, Any]) -> None:
     for family in families:
-        allowed = WITH_BATCH_NORM if found[family].pop("batch_norm") else ALLOWED
+        yardstick = found[family].pop("yardstick")
+        allowed = max(ALLOWED, YARDSTICKS * yardstick)
+        # BatchNorm over few cells, and what follows a maximum, magnify rounding
+        assert allowed < 1e-2 or found[family]["batch_norm"], (family, yardstick)
+        del found[family]["batch_norm"]
         for how, seen in found[family].items():
-            print(f"{family}, {how}: {seen}")
+            print(f"{family}, {how}: {seen}, of {allowed:.1e} allowed")
             assert seen["apart"] <= allowed, (family, how, seen)
-        assert seen["resumed"] and seen["exported"] <= 1e-5, (family, seen)
+            assert seen.get("resumed", True) and seen.get("exported", 0.0) <= 1e-5, (family, seen)
+        assert any("resumed" in seen for seen in found[family].values())
 
 
 def test_some_are_trained_as_single_trains_them(quick) -> None:

@@ -1,6 +1,6 @@
 """Small models of every family of timm's that has a DropPath, with what makes them small."""
 
-ARCHITECTURES: dict[str, tuple[tuple[str, ...], int]] = {
+ARCHITECTURES: dict[str, tuple[str, int]] = {
     # module of timm: architecture and arguments, image size
     "beit": ("beit_base_patch16_224 embed_dim=24 depth=2 num_heads=2", 32),
     "byobnet": ("test_byobnet", 32),
@@ -36,7 +36,7 @@ ARCHITECTURES: dict[str, tuple[tuple[str, ...], int]] = {
         "gemma4_vit_167m depth=1 embed_dim=32 num_heads=2 head_dim=16 intermediate_size=64",
         48,
     ),
-    "hgnet": ("hgnetv2_b0", 64),
+    "hgnet": ("hgnetv2_b0", 128),
     "hiera": ("hiera_tiny_224 stages=(1,1,1,1) embed_dim=16", 224),
     "hieradet_sam2": ("hieradet_small stages=(1,1,2,1) global_att_blocks=(3,)", 64),
     "iformer": ("iformer_t depths=(1,1,4,4) dims=(16,16,32,64) attn_groups=(0,0,1,1)", 64),

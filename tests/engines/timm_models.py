@@ -24,7 +24,7 @@ from bigvit.engines import build
 from bigvit.engines.engine import Pending
 from bigvit.engines.single import SingleEngine
 from bigvit.export import export
-from bigvit.models.timm import counted
+from bigvit.models.timm_skeleton import counted
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import (
     AdamW,
@@ -96,10 +96,14 @@ def pending(task: Task, number: int, ranks: range) -> list[Pending]:
     return [partial(micro_batch, task, number, rank * MICRO) for rank in ranks]
 
 
-def train_alone(recipe: Recipe) -> tuple[Weights, Weights]:
-    """Weights before and after two updates of `single`."""
+def train_alone(recipe: Recipe, rounding: float = 0.0) -> tuple[Weights, Weights]:
+    """Weights before and after two updates of `single`; first changed as rounding might."""
     engine = SingleEngine(lambda: Task(recipe), recipe, alone())
     build.fill(engine, build.outline(recipe).initial_weight)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in engine.task.parameters():
+            p.mul_(1 + rounding * torch.randn(p.shape, generator=generator))
     found = []
     for number in range(2):
         found.append({n: p.detach().clone() for n, p in engine.task.named_parameters()})
@@ -122,6 +126,8 @@ def timm_models(
     for family in families:
         recipe, own = recipe_of(family), found.setdefault(family, {})
         first, last = train_alone(recipe) if ranks.rank == 0 else ({}, {})
+        if ranks.rank == 0:
+            own["yardstick"] = apart(train_alone(recipe, rounding=6e-8)[1], last, first)
         own["batch_norm"] = any(
             "running_mean" in name for name in build.outline(recipe).state_dict()
         )

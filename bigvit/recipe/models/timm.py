@@ -58,6 +58,11 @@ class Timm(Description):
         return self.sizes.branches
 
     @property
+    def depth(self) -> int:
+        """Blocks, as far as anything says how many: each with one branch."""
+        return self.sizes.branches
+
+    @property
     def named(self) -> dict[str, Any]:
         """The arguments by name. A value is a Python literal; any other text is itself."""
         return {name: _value(text) for name, _, text in (a.partition("=") for a in self.arguments)}
