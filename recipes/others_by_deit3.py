@@ -59,6 +59,7 @@ def trained(architecture: str, drop_path: float, sizes: TimmSizes) -> Recipe:
             decode="exact",
         ),
         objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+        teacher=None,
         optim=Lamb(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02),
         clip_norm=1.0,
         schedule=Cosine(epochs=400, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5),
