@@ -287,7 +287,7 @@ def test_a_teachers_weights_and_its_fields_are_told_apart(tmp_path: Path) -> Non
     path = tmp_path / "own.py"
     path.write_text(OWN_TEACHER)
     words = ["--teacher", "runs/x", "--teacher.precision", "bf16", "--teacher.model.depth", "2"]
-    command = parse([str(path), *words])
+    command = parse([f"{path}:mine", *words])
     assert command.run.teacher == "runs/x" and command.recipe.teacher is not None
     assert command.recipe.teacher.precision == "bf16"
     assert command.recipe.teacher.model == replace(digits_vit.model, depth=2)
