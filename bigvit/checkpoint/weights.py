@@ -229,7 +229,11 @@ def _from_timm(name: str, average: bool, flag: str) -> Given:
     try:
         model: Any = timm.create_model(name, pretrained=True)
     except Exception as error:  # unknown name, no weights, no network: many kinds of its own
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+        said = next(iter(str(error).splitlines()), "")
+        raise ValueError(
+            f"{type(error).__name__}: {said}; timm has to know the name and to reach its weights: "
+            "without a network give a file of them"
+        ) from None
     raw = dict(model.state_dict())
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
     return Given(renamed(raw), grid, raw=raw)

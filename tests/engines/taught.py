@@ -20,6 +20,7 @@ from bigvit.task import teacher_model
 
 WAYS: tuple[Way, ...] = (0, 1, 2, 3, "fsdp2 full")
 HALVES: tuple[Way, ...] = (1, 3)
+HELD: tuple[Way, ...] = (1, 3)  # whose students' bytes are counted
 CUT: Way = "fsdp2 full"  # whose teacher is cut, too
 soft = SoftDistillation(weight=0.5, tau=2.0, mean="images", head="class")
 wider = replace(tiny.adamw.model, embed_dim=30, depth=2, drop_path=StochasticDepth(0.0, 8))
@@ -75,20 +76,21 @@ def asked(ranks: Ranks, folder: Path, path: str) -> None:
     found: dict[str, object] = {}
     images = torch.from_numpy(DigitsSource("train").images[:24]).float().view(24, 1, 8, 8) / 16
     for sharding in ("none", "host"):
-        memory = Memory()
+        memory = Memory() if sharding == "host" else None
         teaching = Teaching(recipe, ranks, sharding == "host")
         run = Run(teacher=path)
         digest = TeacherWeights(run, recipe.teacher, teaching.model, ranks).each(teaching.put)
         logits = [teaching(images.to(ranks.device)).tolist() for _ in range(2)]
-        found[sharding] = {"digest": digest, "bytes": memory.held(), "logits": logits}
-    for way in (1, 3, "fsdp2 full"):
-        layout, held = tiny.cut(recipe, ranks.world), list[int]()
+        held = 0 if memory is None else memory.held()
+        found[sharding] = {"digest": digest, "bytes": held, "logits": logits}
+    for way in HELD:
+        layout, each = tiny.cut(recipe, ranks.world), list[int]()
         for student in (replace(recipe, teacher=None), recipe):
             memory = Memory()
             engine = build_engine(student, Run(**options(way)), layout, ranks)
-            held.append(memory.held())
+            each.append(memory.held())
             del engine
-        found[str(way)] = held
+        found[str(way)] = each
     (folder / f"asked_{ranks.rank}.json").write_text(json.dumps(found))
 
 

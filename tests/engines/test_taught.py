@@ -87,12 +87,11 @@ def test_a_teacher_that_is_cut_answers_as_one_that_is_whole(two_ranks):
     assert taught.recipe.teacher is not None
     whole = sum(w.nbytes for w in teacher_model(taught.recipe.teacher).state_dict().values())
     cut = [found["host"]["bytes"] for found in asked]
-    print(f"bytes: whole {asked[0]['none']['bytes']:,}, cut {cut}")
-    assert asked[0]["none"]["bytes"] - whole < 100  # numbers that normalise anew
+    print(f"bytes: whole {whole:,}, cut {cut}")
     assert max(cut) < 0.6 * whole
 
 
-@pytest.mark.parametrize("way", ["1", "3", "fsdp2 full"])
+@pytest.mark.parametrize("way", [str(way) for way in taught.HELD])
 def test_a_student_holds_as_much_with_a_teacher_as_without(way, two_ranks):
     for rank in (0, 1):
         without, with_one = json.loads((two_ranks / f"asked_{rank}.json").read_text())[way]

@@ -1,20 +1,34 @@
 """What a teacher is fed of the student's images, and that it is asked and never changed."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from randomised import randomised
+from safetensors.torch import save_file
 from torch.nn.functional import interpolate
 
+from bigvit.checkpoint.teacher import TeacherWeights
 from bigvit.data.batch import Batch
 from bigvit.data.mix import draw
 from bigvit.data.prepare import Prepare
 from bigvit.engines import teacher as teachers
 from bigvit.engines.teacher import Stopwatch, Teaching, TooLarge, check_room
 from bigvit.ranks.joining import alone
-from bigvit.recipe import Mix, Recipe, ResNet, SoftDistillation, Teacher
+from bigvit.recipe import (
+    Mix,
+    Recipe,
+    ResNet,
+    Run,
+    SoftDistillation,
+    StochasticDepth,
+    Teacher,
+    Timm,
+    TimmSizes,
+)
 from bigvit.recipes.photos import photos_vit_64
 
 DATA = replace(
@@ -123,6 +137,22 @@ def test_statistics_of_batches_are_those_it_was_trained_with() -> None:
     again = mine(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1)))
     assert torch.equal(one, again) and not mine.model.training and before
     assert all(torch.equal(b, before[name]) for name, b in mine.model.named_buffers())
+
+
+def test_a_model_of_timms_answers_as_timms_does(tmp_path: Path) -> None:
+    """With its own file: as the thesis' teacher is one, a RegNet, in small."""
+    theirs = timm.create_model("regnety_002", num_classes=DATA.classes).eval()
+    randomised(theirs)
+    save_file(theirs.state_dict(), tmp_path / "theirs.safetensors")
+    drop = StochasticDepth(rate=0.0, group=1)
+    model = Timm("regnety_002", (), TimmSizes(0, 0, 0), drop, 3, DATA.classes)
+    teacher = replace(SAME, model=model)
+    mine = Teaching(recipe(teacher), alone(), sharded=False)
+    run = Run(teacher=str(tmp_path / "theirs.safetensors"))
+    TeacherWeights(run, teacher, mine.model, alone()).each(mine.put)
+    images = torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(mine(images), theirs(images), rtol=1e-5, atol=1e-5)
 
 
 def test_a_teacher_without_room_is_refused_with_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,9 +287,10 @@ def test_a_teachers_weights_and_its_fields_are_told_apart(tmp_path: Path) -> Non
     path = tmp_path / "own.py"
     path.write_text(OWN_TEACHER)
     words = ["--teacher", "runs/x", "--teacher.precision", "bf16", "--teacher.model.depth", "2"]
-    command = parse([str(path), *words])
+    command = parse([f"{path}:mine", *words])
     assert command.run.teacher == "runs/x" and command.recipe.teacher is not None
-    assert (command.recipe.teacher.precision, command.recipe.teacher.model.depth) == ("bf16", 2)
+    assert command.recipe.teacher.precision == "bf16"
+    assert command.recipe.teacher.model == replace(digits_vit.model, depth=2)
 
 
 def test_a_users_own_file_is_a_recipe(tmp_path: Path) -> None:
