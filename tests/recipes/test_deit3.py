@@ -177,6 +177,7 @@ EVERYWHERE = {
     "precision": "bf16",
     "gradient_precision": "fp32",
     "ema": None,
+    "teacher": None,
     "seed": 0,
 }
 IMAGENET_1K = {
