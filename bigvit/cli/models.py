@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from bigvit.cli import arguments
+from bigvit.cli.table import print_table
 from bigvit.recipe.bounds import Batch, CropRatio, Workers
 
 
@@ -22,6 +23,20 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
     arguments.add_ema(command)
     arguments.add_dispatch(command)
+    command = add("compare", _compare, "show where models differ on a test set, and which is right")
+    text = "run folders or checkpoints, or timm:NAME (timm:local-dir:FOLDER for an export)"
+    command.add_argument("models", nargs="+", metavar="MODEL", help=text)
+    text = f"whose test set it is: {arguments.A_RECIPE} (default: of the first run)"
+    command.add_argument("--recipe", help=text)
+    text = "images at once (default 64)"
+    command.add_argument("--batch-size", number=Batch, default=64, help=text)
+    arguments.add_data_root(command, " (default: the first run's)")
+    command.add_argument("--workers", number=Workers, help="processes that decode, of all")
+    arguments.add_ema(command)
+    text = "images in the picture (default 16)"
+    command.add_argument("--count", number=Batch, default=16, help=text)
+    command.add_argument("--out", type=Path, default=Path("compare.png"), help="picture to write")
+    command.add_argument("--json", action="store_true", help="print all numbers")
     command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
     arguments.add_run_or_one(command)
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
@@ -38,6 +53,48 @@ def _evaluate(options: argparse.Namespace) -> None:
     more = (options.batch_size, root, options.workers, size, options.crop_ratio, options.labels)
     last = (options.ema, options.dispatch, options.memory)
     print(json.dumps(evaluate_checkpoint(options.path, *more, *last), indent=2))
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from bigvit.recipe.find import find_recipe
+
+    if len(options.models) < 2:
+        raise ValueError(f"MODEL: {options.models[0]} alone is given; give two or more")
+    if twice := [m for i, m in enumerate(options.models) if m in options.models[:i]]:
+        raise ValueError(f"MODEL: {twice[0]} is given twice; give it once")
+    runs = [Path(each) for each in options.models if not each.startswith("timm:")]
+    for run in runs:
+        arguments.refuse_no_checkpoint(run)
+    if not runs and options.recipe is None:
+        raise ValueError("--recipe: no run says which test set it is; give a recipe's name")
+    if not runs and options.ema:
+        raise ValueError("--ema: timm's models have no average; leave it out")
+    data = None if options.recipe is None else find_recipe(options.recipe)[1].data
+    first = arguments.data_root_of(options, runs[0]) if runs else options.data_root
+    from bigvit.visualize import drawing, most_apart
+
+    drawing.check(options.out)
+    from bigvit.visualize.compare import compare
+
+    more = (options.batch_size, options.workers, options.ema)
+    answers, test, data = compare(options.models, data, first, *more)
+    most_apart.draw(answers, test, data, options.count, options.out)
+    found = answers.as_json()
+    if options.json:
+        print(json.dumps(found | {"picture": str(options.out)}, indent=2))
+        return
+    rows: list[list[str]] = []
+    for number, name in enumerate(answers.names):
+        its = found["models"][name]
+        points, low, high = answers.difference(number, 0)
+        than = f"{points:+.2f} ({low:+.2f} to {high:+.2f})" if number else ""
+        rows.append([name, f"{its['top1']:.2f}", f"{its['ece']:.3f}", than])
+    print(f"{found['images']:,} images")
+    print_table(("model", "top-1 %", "ECE", "than the first, 95 %"), rows)
+    print("\nclassified differently, share of the images")
+    table = found["disagreement"]
+    print_table(["", *table], [[one, *(f"{n:.3f}" for n in table[one].values())] for one in table])
+    print(options.out)
 
 
 def _export(options: argparse.Namespace) -> None:

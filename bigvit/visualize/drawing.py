@@ -64,6 +64,15 @@ def fitting(text: str, width: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def check(path: Path) -> None:
+    """Raise ValueError where `save` could not write, before what is drawn is computed."""
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if (kind := path.suffix[1:].lower() or "png") not in kinds:
+        raise ValueError(f"--out {path}: there is no picture of kind {kind}; choose .png or .pdf")
+    if not path.parent.is_dir():
+        raise ValueError(f"--out {path}: there is no folder {path.parent}; make it first")
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, in the format that the file's name says.
 
