@@ -62,7 +62,7 @@ ARCHITECTURES: dict[str, tuple[str, int]] = {
     "regnet": ("regnety_002", 32),
     "resnet": ("test_resnet", 32),
     "resnetv2": ("resnetv2_18 layers=(1,1,1,1) channels=(16,16,32,32)", 32),
-    "rexnet": ("rexnet_100", 32),
+    "rexnet": ("rexnet_100", 64),
     "sequencer": (
         "sequencer2d_s layers=[1,1,1,1] embed_dims=[16,16,16,16] hidden_sizes=[8,8,8,8]",
         64,
