@@ -25,7 +25,8 @@ def add(add: arguments.Add) -> None:
     arguments.add_dispatch(command)
     command = add("compare", _compare, "show where models differ on a test set, and which is right")
     text = "run folders or checkpoints, or timm:NAME (timm:local-dir:FOLDER for an export)"
-    command.add_argument("models", nargs="+", metavar="MODEL", help=text)
+    command.add_argument("model", metavar="MODEL", help=text)
+    command.add_argument("models", nargs="+", metavar="OTHER", help="likewise")
     text = f"whose test set it is: {arguments.A_RECIPE} (default: of the first run)"
     command.add_argument("--recipe", help=text)
     text = "images at once (default 64)"
@@ -58,18 +59,17 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _compare(options: argparse.Namespace) -> None:
     from bigvit.recipe.find import find_recipe
 
-    if len(options.models) < 2:
-        raise ValueError(f"MODEL: {options.models[0]} alone is given; give two or more")
-    if twice := [m for i, m in enumerate(options.models) if m in options.models[:i]]:
+    given = [options.model, *options.models]
+    if twice := [each for i, each in enumerate(given) if each in given[:i]]:
         raise ValueError(f"MODEL: {twice[0]} is given twice; give it once")
-    runs = [Path(each) for each in options.models if not each.startswith("timm:")]
+    data = None if options.recipe is None else find_recipe(options.recipe)[1].data
+    runs = [Path(each) for each in given if not each.startswith("timm:")]
     for run in runs:
         arguments.refuse_no_checkpoint(run)
     if not runs and options.recipe is None:
         raise ValueError("--recipe: no run says which test set it is; give a recipe's name")
     if not runs and options.ema:
         raise ValueError("--ema: timm's models have no average; leave it out")
-    data = None if options.recipe is None else find_recipe(options.recipe)[1].data
     first = arguments.data_root_of(options, runs[0]) if runs else options.data_root
     from bigvit.visualize import drawing, most_apart
 
@@ -77,7 +77,7 @@ def _compare(options: argparse.Namespace) -> None:
     from bigvit.visualize.compare import compare
 
     more = (options.batch_size, options.workers, options.ema)
-    answers, test, data = compare(options.models, data, first, *more)
+    answers, test, data = compare(given, data, first, *more)
     most_apart.draw(answers, test, data, options.count, options.out)
     found = answers.as_json()
     if options.json:

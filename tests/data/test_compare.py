@@ -158,7 +158,6 @@ def test_an_interval_is_agresti_and_mins():
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["RUN"], "two or more"),
         (["RUN", "RUN"], "given twice"),
         (["RUN", "/nowhere"], "/nowhere"),
         (["timm:a", "timm:b"], "--recipe"),
