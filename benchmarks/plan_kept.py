@@ -26,6 +26,7 @@ from bigvit.recipe import (
     ImageSize,
     LayerScale,
     LinearStochasticDepth,
+    LVViT,
     Model,
     ParallelViT,
     Recipe,
@@ -151,6 +152,10 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
         "DeiT": (DeiT(16, 192, depth, 3, 4.0, token, linear, 3, CLASSES), side),
         "CaiT": (
             CaiT(16, 192, depth, 4, 4.0, True, LayerScale(1e-5), second, None, drop, 3, CLASSES),
+            oblong,
+        ),
+        "LV-ViT": (
+            LVViT((7, 3, 8), (2, 1, 8), 16, 192, depth, 3, 3.0, 2.0, False, linear, 3, CLASSES),
             oblong,
         ),
         "Swin": (Swin(4, 48, (2, 2, 2), (3, 6, 12), 7, 4.0, drop, 3, CLASSES), oblong),

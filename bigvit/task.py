@@ -27,7 +27,7 @@ class Task(nn.Module):
         self.model = models.build(recipe.model, recipe.data.image_size)
         if recipe.trainable == "attention":
             for name, parameter in self.model.named_parameters():
-                trained = ".attn." in name or name.startswith(("head", "pos_embed"))
+                trained = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
                 parameter.requires_grad_(trained)
         size = recipe.data.image_size
         built = [objectives.build(each, recipe.model, size) for each in recipe.objectives]
@@ -87,6 +87,8 @@ class Task(nn.Module):
         found = {PREDICTION: output.prediction(self.recipe.model.fusion)}
         if output.distillation is not None:
             found |= {"class_head": output.logits, "distillation_head": output.distillation}
+        if output.dense is not None:
+            found |= {"class_head": output.logits, "dense_head": output.dense.amax(dim=1)}
         return found
 
     def draws(self, number: int, span: tuple[int, int]) -> Draws:

@@ -24,7 +24,7 @@ EXPORTED, CONFIG = "model.safetensors", "config.json"
 DIGEST = "weights_xxh3_128"
 """The key in an export's config.json that says which weights it is about."""
 
-HEADS = ("head.", "head_dist.", "fc.")
+HEADS = ("head.", "head_dist.", "aux_head.", "fc.")
 """How the names of a classifier's weights begin."""
 
 Grid = tuple[int, int]

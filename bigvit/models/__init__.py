@@ -7,6 +7,7 @@ from bigvit.models.cait import ClassAttentionTransformer
 from bigvit.models.cvt import ConvolutionalVisionTransformer
 from bigvit.models.deit import DistilledTransformer
 from bigvit.models.init import initial_weight
+from bigvit.models.lv_vit import LabeledVisionTransformer
 from bigvit.models.output import Output, TokenMap
 from bigvit.models.parallel_vit import ParallelVisionTransformer
 from bigvit.models.resnet import ResidualNetwork
@@ -19,6 +20,7 @@ from bigvit.recipe import (
     CvT,
     DeiT,
     ImageSize,
+    LVViT,
     Model,
     ParallelViT,
     ResNet,
@@ -34,6 +36,7 @@ __all__ = [
     "ClassTokenTransformer",
     "ConvolutionalVisionTransformer",
     "DistilledTransformer",
+    "LabeledVisionTransformer",
     "Output",
     "ParallelVisionTransformer",
     "ResidualNetwork",
@@ -62,6 +65,8 @@ def build(model: Model, image_size: ImageSize) -> Backbone:
             return DistilledTransformer(model, image_size)
         case CaiT():
             return ClassAttentionTransformer(model, image_size)
+        case LVViT():
+            return LabeledVisionTransformer(model, image_size)
         case Swin():
             return SwinTransformer(model, image_size)
         case T2TViT():

@@ -61,7 +61,7 @@ class Backbone(nn.Module, ABC):
         logits = self.classify(pooled)
         others = [self.head_dist(each) for each in second]
         tokens, grid, _, maps, _ = features
-        return Output(logits, tokens, grid, pooled, maps, *others)
+        return Output(logits, tokens, grid, pooled, maps, *others, dense=self.dense(features))
 
     @abstractmethod
     def features(self, images: Tensor, walk: Walk) -> Features:
@@ -76,6 +76,10 @@ class Backbone(nn.Module, ABC):
     def classify(self, pooled: Tensor) -> Tensor:
         """(B, D) -> logits (B, K)."""
         return self.head(pooled)
+
+    def dense(self, features: Features) -> Tensor | None:
+        """Logits (B, N, K) of a head on patches, where there is one."""
+        return None
 
     def walk(self, draws: Dropped, blocks: Collection[int]) -> Walk:
         """A way through all blocks."""

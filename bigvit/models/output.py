@@ -39,14 +39,19 @@ class Output(NamedTuple):
     # the mean of the tokens
     blocks: dict[int, TokenMap]  # of those asked for, by number; not normalised, any type
     distillation: Tensor | None = None  # (B, K): logits of the distillation head, if there is one
+    dense: Tensor | None = None  # (B, N, K): logits of the head on patches, if there is one
 
     def prediction(self, fusion: Fusion | None) -> Tensor:
         """Logits (B, K) by all heads.
 
         Their softmax is the mean of both heads' softmaxes (thesis section 3.3, late fusion), in
         float32; or they are the mean of both heads' logits, as the authors' code and timm have it.
+        To those of LV-ViT's class token half the largest of its patches' is added, as its authors'
+        code has it.
         """
         logits, others = self.logits, self.distillation
+        if self.dense is not None:
+            return logits + self.dense.amax(dim=1) / 2
         if fusion is None or others is None:
             return logits
         if fusion == "logits":

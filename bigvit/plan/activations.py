@@ -223,7 +223,7 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
 def _trained(op: Op, recipe: Recipe) -> bool:
     """As `Task` says."""
     name = f"{op.module}."
-    attention = ".attn." in name or name.startswith(("head", "pos_embed"))
+    attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
     return op.parameters > 0 and (recipe.trainable == "all" or attention)
 
 

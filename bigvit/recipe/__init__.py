@@ -11,6 +11,7 @@ from bigvit.recipe.models.cait import *
 from bigvit.recipe.models.cvt import *
 from bigvit.recipe.models.deit import *
 from bigvit.recipe.models.distillation import *
+from bigvit.recipe.models.lv_vit import *
 from bigvit.recipe.models.parallel_vit import *
 from bigvit.recipe.models.resnet import *
 from bigvit.recipe.models.swin import *

@@ -28,6 +28,8 @@ from bigvit.recipe import (
     ClassAttention,
     CvT,
     LayerScale,
+    LinearStochasticDepth,
+    LVViT,
     Model,
     ParallelViT,
     Recipe,
@@ -53,6 +55,9 @@ MODELS: dict[str, Model] = {
     "parallel": ParallelViT(2, 24, 2, 2, 2, 2.0, 0.5, NONE, 1, 10),
     "cait": CaiT(
         2, 24, 2, 2, 2.0, True, LayerScale(0.5), ClassAttention(2, "patches"), None, NONE, 1, 10
+    ),
+    "lv_vit": LVViT(
+        (3, 2), (1, 2), 6, 12, 2, 2, 3.0, 2.0, True, LinearStochasticDepth(0.0, 4), 1, 10
     ),
     "swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, NONE, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, NONE, 1, 10),

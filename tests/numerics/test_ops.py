@@ -27,6 +27,7 @@ from bigvit.recipe import (
     FixedLayerScale,
     LayerScale,
     LinearStochasticDepth,
+    LVViT,
     Model,
     ParallelViT,
     Recipe,
@@ -55,6 +56,7 @@ MODELS: dict[str, Model] = {
     "fixed": CaiT(16, 96, 3, 4, 4.0, True, FixedLayerScale(), TWO, None, NONE, 3, 10),
     "inserted": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), ClassToken(1), None, NONE, 3, 10),
     "pooled": CaiT(16, 96, 3, 4, 4.0, False, BranchScalar(0.5), MEAN, None, NONE, 3, 10),
+    "lv_vit": LVViT((7, 3, 8), (2, 1, 8), 8, 48, 3, 4, 3.0, 2.0, False, NONE_LINEAR, 3, 10),
     "swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, NONE, 3, 10),
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
     "cvt": CvT((16, 32), (1, 2), (1, 2), 4.0, NONE, 3, 10),
@@ -67,7 +69,7 @@ every = pytest.mark.parametrize("name", MODELS)
 
 def of(name: str, drop: StochasticDepth = NONE, precision: str = "fp32") -> Recipe:
     model = MODELS[name]
-    if isinstance(model, DeiT):
+    if isinstance(model, DeiT | LVViT):
         model = replace(model, drop_path=LinearStochasticDepth(drop.rate, drop.group))
     elif not isinstance(model, ResNet):
         model = replace(model, drop_path=drop)

@@ -4,6 +4,7 @@ at timm. No torch here."""
 from bigvit.recipe.models.cait import CaiT
 from bigvit.recipe.models.cvt import CvT
 from bigvit.recipe.models.deit import DeiT
+from bigvit.recipe.models.lv_vit import LVViT
 from bigvit.recipe.models.parallel_vit import ParallelViT
 from bigvit.recipe.models.resnet import ResNet
 from bigvit.recipe.models.swin import Swin
@@ -13,4 +14,4 @@ from bigvit.recipe.models.vit import ViT
 
 __all__ = ["Model"]
 
-Model = ViT | ParallelViT | DeiT | CaiT | Swin | T2TViT | CvT | ResNet | Timm
+Model = ViT | ParallelViT | DeiT | CaiT | LVViT | Swin | T2TViT | CvT | ResNet | Timm
