@@ -64,8 +64,9 @@ class Task(nn.Module):
         """
         if isinstance(inputs, Tensor):
             return self.predictions(inputs)
-        images, targets, draws, number = inputs
-        output = self.model(self._to_model(images), draws.model, self.wanted)
+        images, targets, draws, number, mix = inputs
+        mixing = {} if mix is None else {"mix": mix}
+        output = self.model(self._to_model(images), draws.model, self.wanted, **mixing)
         epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
         each = zip(self.objectives.items(), draws.objectives, strict=True)
         return {

@@ -1,4 +1,5 @@
-"""Mixup and CutMix within groups of the global batch: drawn on the host, applied on the device.
+"""Mixup, CutMix and MixToken within groups of the global batch: drawn on the host, applied on the
+device; MixToken by the model.
 
 A group's samples share one draw. The partner of the i-th sample of a group is the i-th from its
 end, as in timm, where the group is the whole batch. Shapes: B images, C channels, H x W pixels, K
@@ -13,7 +14,8 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from bigvit import keyed_random
-from bigvit.recipe import Data, Images, ImageSize, Mix, sides
+from bigvit.layers.mix_token import TokenMix, inside, partners_of
+from bigvit.recipe import Data, Images, ImageSize, Mix, MixToken, sides
 
 Span = tuple[int, int]
 
@@ -22,7 +24,8 @@ class MixDraws(NamedTuple):
     """How each sample is mixed with its partner."""
 
     blend: Tensor  # (B,): weight of its own pixels outside the box (mixup's lambda, or 1)
-    box: Tensor  # (B, 4) int64: rows [top, bottom), columns [left, right) that are the partner's
+    box: Tensor  # (B, 4) int64: rows [top, bottom), columns [left, right) that are the partner's,
+    # pixels; MixToken's are of whole patches
     target: Tensor  # (B,): weight of its own target
 
 
@@ -46,21 +49,25 @@ def draw(data: Data, seed: int, number: int, span: Span) -> MixDraws | None:
 
 
 def _draw_group(
-    mix: Mix, size: ImageSize, seed: int, number: int, group: int
+    mix: Mix | MixToken, size: ImageSize, seed: int, number: int, group: int
 ) -> tuple[float, tuple[int, int, int, int], float]:
     which, u, row, column = keyed_random.uniform(4, "mix", seed, number, group).tolist()
-    cut = which < mix.switch if mix.mixup and mix.cutmix else bool(mix.cutmix)
-    alpha = mix.cutmix if cut else mix.mixup
+    if isinstance(mix, MixToken):
+        cut, alpha, cell = True, mix.alpha, mix.cell
+    else:
+        cut = which < mix.switch if mix.mixup and mix.cutmix else bool(mix.cutmix)
+        alpha, cell = mix.cutmix if cut else mix.mixup, 1
     if not alpha:
         return 1.0, (0, 0, 0, 0), 1.0
     own = float(betaincinv(alpha, alpha, u))
     if not cut:
         return own, (0, 0, 0, 0), own
-    rows, columns = sides(size)
+    rows, columns = (side // cell for side in sides(size))
     top, bottom = _part(rows, row, own)
     left, right = _part(columns, column, own)
     area = (bottom - top) * (right - left)
-    return 1.0, (top, bottom, left, right), 1 - area / (rows * columns)
+    box = (cell * top, cell * bottom, cell * left, cell * right)
+    return 1.0, box, 1 - area / (rows * columns)
 
 
 def _part(side: int, place: float, own: float) -> tuple[int, int]:
@@ -71,7 +78,7 @@ def _part(side: int, place: float, own: float) -> tuple[int, int]:
 
 def mix_images(images: Tensor, draws: MixDraws, group: int) -> Tensor:
     """Images (B, C, H, W), normalised -> mixed with their partners."""
-    partners = _partners(images, group)
+    partners = partners_of(images, group)
     blend = draws.blend.to(images.dtype)[:, None, None, None]
     mixed = images * blend + partners * (1 - blend)
     top, bottom, left, right = draws.box[:, :, None, None, None].unbind(1)
@@ -84,8 +91,11 @@ def mix_images(images: Tensor, draws: MixDraws, group: int) -> Tensor:
 def mix_targets(targets: Tensor, draws: MixDraws, group: int) -> Tensor:
     """Targets (B, K), distributions -> mixed with their partners'."""
     own = draws.target[:, None]
-    return targets * own + _partners(targets, group) * (1 - own)
+    return targets * own + partners_of(targets, group) * (1 - own)
 
 
-def _partners(values: Tensor, group: int) -> Tensor:
-    return values.unflatten(0, (-1, group)).flip(1).flatten(0, 1)
+def token_mix(mix: MixToken, size: ImageSize, draws: MixDraws) -> TokenMix:
+    """Which tokens of images of a size are their partners'."""
+    height, width = sides(size)
+    grid = height // mix.cell, width // mix.cell
+    return TokenMix(inside(draws.box // mix.cell, grid), mix.group)

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from bigvit.data.augment import on_device
 from bigvit.data.batch import Batch, Draws
-from bigvit.data.mix import mix_images, mix_targets
-from bigvit.recipe import Data, Recipe
+from bigvit.data.mix import mix_images, mix_targets, token_mix
+from bigvit.layers.mix_token import TokenMix
+from bigvit.recipe import Data, Images, MixToken, Recipe
 
 HOST = torch.device("cpu")
 
@@ -31,6 +32,9 @@ class Targets(NamedTuple):
     classes: Tensor  # (B,) int64: each image's own class, whatever it was mixed with
     dense: Tensor  # (B, K) float32: shares of the classes, mixed as the images are
     teacher: Tensor | None = None  # (B, K) float32: its logits of the mixed images, if there is one
+    map: Tensor | None = None  # (B, h, w, K) float32: shares of the classes in each patch, mixed as
+    # the patches are, if there are maps of labels
+    label: Tensor | None = None  # (B, K) float32: those of the whole crop, mixed as `dense` is
 
 
 class Inputs(NamedTuple):
@@ -40,6 +44,7 @@ class Inputs(NamedTuple):
     targets: Targets
     draws: Draws
     number: int  # global batches consumed before this one
+    mix: TokenMix | None = None  # what the model mixes: MixToken, where images are not
 
 
 class Normalise:
@@ -93,6 +98,9 @@ class Prepare:
         self.normalise = Normalise(recipe.data, device)
         self.classes = torch.arange(recipe.model.num_classes, device=device)
         self.group = recipe.data.mixing_group
+        own = recipe.data.mix if isinstance(recipe.data, Images) else None
+        self.of_tokens = own if isinstance(own, MixToken) else None
+        self.image_size = recipe.data.image_size
         self.ahead = Ahead(device)
         self.teacher = teacher
 
@@ -105,12 +113,16 @@ class Prepare:
         images = self.normalise(images)
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()
+        mix: TokenMix | None = None
         if self.group is not None and batch.mix is not None:
-            images = mix_images(images, batch.mix, self.group)
+            if self.of_tokens is None:
+                images = mix_images(images, batch.mix, self.group)
+            else:
+                mix = token_mix(self.of_tokens, self.image_size, batch.mix)
             dense = mix_targets(dense, batch.mix, self.group)
         answers = None if self.teacher is None else self.teacher(images)
         targets = Targets(batch.targets, dense, answers)
-        return Inputs(images, targets, batch.draws, batch.number)
+        return Inputs(images, targets, batch.draws, batch.number, mix)
 
     def later(
         self, batches: Sequence[Batch], then: Sequence[Batch] = ()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bigvit.layers.mix_token import TokenMix
 from bigvit.layers.stochastic_depth import Drop, Dropped, Span, draw, drops
 from bigvit.models.init import initial_weight
 from bigvit.models.output import Features, Output, TokenMap
@@ -26,6 +27,7 @@ class Walk:
         wanted: blocks whose tokens are kept, counted from 0.
         """
         self.drop, self.each, self.wanted = drop, each, wanted
+        self.mix: TokenMix | None = None
         self.done = 0
         self.maps: dict[int, TokenMap] = {}
 
@@ -49,14 +51,21 @@ class Backbone(nn.Module, ABC):
     head_dist: Any  # where there is a distillation token
 
     def forward(
-        self, images: Tensor, draws: Dropped = None, blocks: Collection[int] = ()
+        self,
+        images: Tensor,
+        draws: Dropped = None,
+        blocks: Collection[int] = (),
+        mix: TokenMix | None = None,
     ) -> Output:
         """Args:
         images: (B, C, H, W), normalised.
         draws: what `draws` made for them, None to drop nothing.
         blocks: whose tokens are wanted too, counted from 0.
+        mix: which patches are another image's, of LV-ViT alone.
         """
-        features = self.features(images, self.walk(draws, blocks))
+        walk = self.walk(draws, blocks)
+        walk.mix = mix
+        features = self.features(images, walk)
         pooled, *second = self.pool(features)
         logits = self.classify(pooled)
         others = [self.head_dist(each) for each in second]

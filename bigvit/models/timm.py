@@ -50,7 +50,9 @@ class TimmModel(Backbone):
         self.paths = {name: m for name, m in net.named_modules() if isinstance(m, Path)}
         self.dropouts = [m for m in net.modules() if isinstance(m, Dropout)]
 
-    def forward(self, images: Tensor, draws: Any = None, blocks: Collection[int] = ()) -> Output:
+    def forward(
+        self, images: Tensor, draws: Any = None, blocks: Collection[int] = (), mix: Any = None
+    ) -> Output:
         """Args and result as a `Backbone`'s; there are logits, and no tokens."""
         given: dict[str, list[Drop]] = {name: [] for name in self.paths}
         if draws is not None and draws.paths is not None:

@@ -7,6 +7,7 @@ from bigvit import recipe
 from bigvit.objectives.classification import Classification, binary_cross_entropy, cross_entropy
 from bigvit.objectives.distillation import Distilled, hard, soft
 from bigvit.objectives.drloc import DenseRelativeLocalization
+from bigvit.objectives.label_maps import OfCrop, OfPatches
 from bigvit.objectives.objective import Objective
 from bigvit.recipe import ImageSize, Model
 
@@ -27,5 +28,9 @@ def build(objective: recipe.Objective, model: Model, image_size: ImageSize) -> O
         case recipe.SoftDistillation():
             loss = partial(soft, tau=objective.tau, mean=objective.mean)
             return Distilled("soft_distillation", objective.weight, objective.head, loss)
+        case recipe.TokenLabeling():
+            return OfPatches(objective)
+        case recipe.ReLabel():
+            return OfCrop(objective)
         case recipe.DRLoc():
             return DenseRelativeLocalization(objective, model.maps(image_size))

@@ -4,10 +4,11 @@ docs/plan.md has the formulas. No torch here."""
 
 from collections.abc import Iterator
 from itertools import groupby
+from math import prod
 from typing import NamedTuple
 
 from bigvit.plan.weights import BYTES, WIDE
-from bigvit.recipe import DRLoc, Recipe
+from bigvit.recipe import DRLoc, Recipe, TokenLabeling
 from bigvit.recipe.depth import sides, spread
 from bigvit.recipe.models.ops import Op
 
@@ -215,7 +216,11 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
         yield Step(op if reads else op._replace(kept=0, wide=0), gradients, own * op.parameters)
         moved = moved or own
     # logits, or their logarithms, and targets, of each objective that reads them
-    reading = sum(not isinstance(objective, DRLoc) for objective in recipe.objectives)
+    patches = prod(recipe.model.grid(recipe.data.image_size))
+    reading = sum(
+        patches if isinstance(objective, TokenLabeling) else not isinstance(objective, DRLoc)
+        for objective in recipe.objectives
+    )
     yield Step(Op("", "activation", 0, 0, 0, wide=2 * reading * recipe.model.num_classes), 0, 0)
     yield from (Step(op, 2, op.parameters) for op in _localizers(recipe))
 

@@ -16,9 +16,10 @@ from bigvit.recipe.bounds import (
     check_numbers,
     leaves,
 )
-from bigvit.recipe.data import Digits, Images, RandomResizedCrop, SimpleRandomCrop
+from bigvit.recipe.data import Digits, Images, MixToken, RandomResizedCrop, SimpleRandomCrop
 from bigvit.recipe.depth import sides
-from bigvit.recipe.objective import BinaryCrossEntropy, Distillation, DRLoc
+from bigvit.recipe.models.lv_vit import LVViT
+from bigvit.recipe.objective import BinaryCrossEntropy, Distillation, DRLoc, TokenLabeling
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
@@ -44,6 +45,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_teacher(recipe)
     _check_objectives(recipe)
     _check_distillation(recipe)
+    _check_patches(recipe)
     _check_schedule(recipe)
     given, own = recipe.gradient_precision, recipe.precision
     allowed = "fp32" if own == "fp32" else f"fp32, or {own}, the model's (precision)"
@@ -228,6 +230,35 @@ def _check_distillation(recipe: Recipe) -> None:
         raise ValueError(
             "model.distillation: no objective trains the distillation token's head; add one whose "
             "head is distillation, or choose a model without the token"
+        )
+
+
+def _check_patches(recipe: Recipe) -> None:
+    """A head on patches and those who train it come together; LV-ViT alone mixes patches."""
+    model, kind = recipe.model, type(recipe.model).__name__
+    dense = isinstance(model, LVViT) and model.dense_head
+    labelled = [i for i, o in enumerate(recipe.objectives) if isinstance(o, TokenLabeling)]
+    if labelled and not dense:
+        raise ValueError(
+            f"objectives.{labelled[0]}: TokenLabeling is not allowed; this {kind} has no head on "
+            "patches: choose an LVViT with model.dense_head, or leave the objective out"
+        )
+    if dense and not labelled:
+        raise ValueError(
+            "model.dense_head: no objective trains the head on patches; add TokenLabeling, or "
+            "--no-model.dense-head"
+        )
+    mix = recipe.data.mix if isinstance(recipe.data, Images) else None
+    if not isinstance(mix, MixToken):
+        return
+    if not isinstance(model, LVViT):
+        raise ValueError(f"data.mix: MixToken is not allowed; {kind} cannot, and LVViT can")
+    allowed = f"{model.patch_size}, the side of the model's patches"
+    allow("data.mix.cell", mix.cell, mix.cell == model.patch_size, allowed)
+    if recipe.teacher is not None:
+        raise ValueError(
+            "teacher: not allowed with MixToken, whose images are mixed within the student alone; "
+            "choose another data.mix"
         )
 
 

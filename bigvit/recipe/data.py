@@ -11,6 +11,7 @@ __all__ = [
     "Digits",
     "Images",
     "Mix",
+    "MixToken",
     "RandAugment",
     "RandomResizedCrop",
     "Shift",
@@ -120,6 +121,16 @@ class Mix:
 
 
 @dataclass(frozen=True)
+class MixToken:
+    """MixToken (arXiv:2104.10858) within groups of the global batch: once patches are embedded,
+    those of a box, drawn as CutMix's on their grid, are another image's. LV-ViT alone does it."""
+
+    alpha: Alpha  # of the Beta distribution
+    cell: Side[int]  # side of a patch, pixels: the model's
+    group: Group  # consecutive samples that share one draw and are mixed with each other
+
+
+@dataclass(frozen=True)
 class Images:
     """Colour images of a data set on disk (`--data-root`), in any of the forms that bigvit reads.
 
@@ -137,7 +148,7 @@ class Images:
     augment: ThreeAugment | RandAugment | None
     erasing: Share[float]  # probability of random erasing (arXiv:1708.04896)
     repeats: Repeats  # copies of an image in an epoch (repeated augmentation); 1 for none
-    mix: Mix | None
+    mix: Mix | MixToken | None
     mean: Mean  # a channel's mean, of values in [0, 1]
     std: Std  # a channel's standard deviation, of values in [0, 1]
     # test images are resized to size / ratio, then centre-cropped

@@ -17,7 +17,9 @@ __all__ = [
     "HardDistillation",
     "Objective",
     "Ramp",
+    "ReLabel",
     "SoftDistillation",
+    "TokenLabeling",
 ]
 
 Weight = Annotated[float, Bound(0.0, 1e6)]
@@ -67,6 +69,28 @@ class SoftDistillation:
 
 
 Distillation = HardDistillation | SoftDistillation
+
+
+@dataclass(frozen=True)
+class TokenLabeling:
+    """Token labelling (arXiv:2104.10858, section 3.2): cross-entropy of each patch's logits with
+    what a map of labels says there, averaged over patches and images. The class token's is another
+    objective: `CrossEntropy` with the true label, or `ReLabel`."""
+
+    weight: Weight  # factor of this loss in the sum
+    smoothing: ShareBelow1[float]  # share of a label spread evenly over the classes, in [0, 1)
+
+
+@dataclass(frozen=True)
+class ReLabel:
+    """ReLabel (arXiv:2101.05022): cross-entropy of the class token's logits with the one label that
+    a map gives the crop, averaged over the batch: the softmax of the mean of the map's scores."""
+
+    weight: Weight  # factor of this loss in the sum
+    smoothing: ShareBelow1[float]  # share of a label spread evenly over the classes, in [0, 1)
+
+
+OfMaps = TokenLabeling | ReLabel
 
 
 @dataclass(frozen=True)
@@ -138,4 +162,12 @@ class DRLoc:
             yield Op("", "activation", 0, 0, 0, wide=terms * pairs * sum(outputs))
 
 
-Objective = BinaryCrossEntropy | CrossEntropy | HardDistillation | SoftDistillation | DRLoc
+Objective = (
+    BinaryCrossEntropy
+    | CrossEntropy
+    | HardDistillation
+    | SoftDistillation
+    | TokenLabeling
+    | ReLabel
+    | DRLoc
+)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from bigvit.data.loader import train_batches
+from bigvit.data.mix import mix_images
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.recipe import Layout, Recipe, Run
@@ -29,7 +30,10 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
     batch = next(train_batches(source, recipe, layout, 0, 0, number, task.draws))[0]
     prepare = Prepare(recipe)
     inputs, normalise = prepare(batch), prepare.normalise
-    pixels = (inputs.images * normalise.std + normalise.mean).clamp(0, 1)
+    images = inputs.images
+    if inputs.mix is not None and batch.mix is not None:  # by the model, once patches are embedded
+        images = mix_images(images, batch.mix, inputs.mix.group)
+    pixels = (images * normalise.std + normalise.mean).clamp(0, 1)
     pixels = (pixels * 255).round().to(torch.uint8)
     labels = [_label(target, source.classes) for target in inputs.targets.dense[:count]]
     save(picture(pixels[:count], labels), path)

