@@ -34,6 +34,7 @@ from bigvit.recipe import (
     StochasticDepth,
     Swin,
     T2TViT,
+    TokenLabeling,
     ViT,
     sides,
 )
@@ -54,10 +55,12 @@ WAYS = {  # what: rate of stochastic depth, share of the blocks recomputed
 
 def recipe_of(model: Model, image_size: ImageSize, precision: str) -> Recipe:
     """DeiT III's recipe with another model, for images of another size; a distillation token's head
-    learns, too."""
+    and a head on patches learn, too."""
     data, objectives = replace(published.data, image_size=image_size), published.objectives
     if model.fusion:
         objectives += (HardDistillation(weight=0.5, head="distillation"),)
+    if isinstance(model, LVViT) and model.dense_head:
+        objectives += (TokenLabeling(weight=1.0, smoothing=0.1),)
     return replace(published, model=model, data=data, objectives=objectives, precision=precision)
 
 
@@ -76,7 +79,8 @@ def inputs_of(task: Task, batch: int) -> Inputs:
     recipe = task.recipe
     images = torch.randn(batch, recipe.model.in_chans, *sides(recipe.data.image_size))
     nothing = torch.zeros(batch, recipe.model.num_classes)
-    targets = Targets(torch.arange(batch), nothing, nothing)
+    patches = torch.zeros(batch, *recipe.model.grid(recipe.data.image_size), nothing.shape[1])
+    targets = Targets(torch.arange(batch), nothing, nothing, patches)
     to_there = partial(torch.Tensor.to, device=images.device)
     draws = tree_map_only(torch.Tensor, to_there, task.draws(0, (0, batch)))
     return Inputs(images, targets, draws, 0)
@@ -155,7 +159,7 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
             oblong,
         ),
         "LV-ViT": (
-            LVViT((7, 3, 8), (2, 1, 8), 16, 192, depth, 3, 3.0, 2.0, False, linear, 3, CLASSES),
+            LVViT((7, 3, 8), (2, 1, 8), 16, 192, depth, 3, 3.0, 2.0, True, linear, 3, CLASSES),
             oblong,
         ),
         "Swin": (Swin(4, 48, (2, 2, 2), (3, 6, 12), 7, 4.0, drop, 3, CLASSES), oblong),

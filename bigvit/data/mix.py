@@ -14,7 +14,6 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from bigvit import keyed_random
-from bigvit.layers.mix_token import TokenMix, inside, partners_of
 from bigvit.recipe import Data, Images, ImageSize, Mix, MixToken, sides
 
 Span = tuple[int, int]
@@ -78,7 +77,7 @@ def _part(side: int, place: float, own: float) -> tuple[int, int]:
 
 def mix_images(images: Tensor, draws: MixDraws, group: int) -> Tensor:
     """Images (B, C, H, W), normalised -> mixed with their partners."""
-    partners = partners_of(images, group)
+    partners = _partners(images, group)
     blend = draws.blend.to(images.dtype)[:, None, None, None]
     mixed = images * blend + partners * (1 - blend)
     top, bottom, left, right = draws.box[:, :, None, None, None].unbind(1)
@@ -91,11 +90,20 @@ def mix_images(images: Tensor, draws: MixDraws, group: int) -> Tensor:
 def mix_targets(targets: Tensor, draws: MixDraws, group: int) -> Tensor:
     """Targets (B, K), distributions -> mixed with their partners'."""
     own = draws.target[:, None]
-    return targets * own + partners_of(targets, group) * (1 - own)
+    return targets * own + _partners(targets, group) * (1 - own)
 
 
-def token_mix(mix: MixToken, size: ImageSize, draws: MixDraws) -> TokenMix:
-    """Which tokens of images of a size are their partners'."""
-    height, width = sides(size)
-    grid = height // mix.cell, width // mix.cell
-    return TokenMix(inside(draws.box // mix.cell, grid), mix.group)
+def patch_sources(mix: MixToken, size: ImageSize, draws: MixDraws) -> Tensor:
+    """Of which image (B, N) int64 of a micro-batch each patch is, row by row."""
+    height, width = (side // mix.cell for side in sides(size))
+    box, numbers = draws.box // mix.cell, torch.arange(len(draws.box), device=draws.box.device)
+    top, bottom, left, right = box[:, :, None].unbind(1)
+    rows = torch.arange(height, device=box.device)
+    columns = torch.arange(width, device=box.device)
+    down, across = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)
+    inside = (down[:, :, None] & across[:, None]).flatten(1)
+    return torch.where(inside, _partners(numbers, mix.group)[:, None], numbers[:, None])
+
+
+def _partners(values: Tensor, group: int) -> Tensor:
+    return values.unflatten(0, (-1, group)).flip(1).flatten(0, 1)

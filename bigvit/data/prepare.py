@@ -9,6 +9,7 @@ Shapes: B images, C channels, K classes.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -16,9 +17,8 @@ from torch import Tensor
 
 from bigvit.data.augment import on_device
 from bigvit.data.batch import Batch, Draws
-from bigvit.data.mix import mix_images, mix_targets, token_mix
-from bigvit.layers.mix_token import TokenMix
-from bigvit.recipe import Data, Images, MixToken, Recipe
+from bigvit.data.mix import mix_images, mix_targets, patch_sources
+from bigvit.recipe import Data, Images, MixToken, Recipe, TokenLabeling
 
 HOST = torch.device("cpu")
 
@@ -33,8 +33,7 @@ class Targets(NamedTuple):
     dense: Tensor  # (B, K) float32: shares of the classes, mixed as the images are
     teacher: Tensor | None = None  # (B, K) float32: its logits of the mixed images, if there is one
     map: Tensor | None = None  # (B, h, w, K) float32: shares of the classes in each patch, mixed as
-    # the patches are, if there are maps of labels
-    label: Tensor | None = None  # (B, K) float32: those of the whole crop, mixed as `dense` is
+    # the patches are, where an objective is to be told
 
 
 class Inputs(NamedTuple):
@@ -44,7 +43,8 @@ class Inputs(NamedTuple):
     targets: Targets
     draws: Draws
     number: int  # global batches consumed before this one
-    mix: TokenMix | None = None  # what the model mixes: MixToken, where images are not
+    # (B, N) int64: of which image each patch is, where the model mixes them and not the images
+    mix: Tensor | None = None
 
 
 class Normalise:
@@ -101,6 +101,8 @@ class Prepare:
         own = recipe.data.mix if isinstance(recipe.data, Images) else None
         self.of_tokens = own if isinstance(own, MixToken) else None
         self.image_size = recipe.data.image_size
+        self.labelled = any(isinstance(each, TokenLabeling) for each in recipe.objectives)
+        self.grid = recipe.model.grid(self.image_size) if self.labelled else (0, 0)
         self.ahead = Ahead(device)
         self.teacher = teacher
 
@@ -113,16 +115,22 @@ class Prepare:
         images = self.normalise(images)
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()
-        mix: TokenMix | None = None
+        own, mix = dense, None
         if self.group is not None and batch.mix is not None:
             if self.of_tokens is None:
                 images = mix_images(images, batch.mix, self.group)
             else:
-                mix = token_mix(self.of_tokens, self.image_size, batch.mix)
-            dense = mix_targets(dense, batch.mix, self.group)
+                mix = patch_sources(self.of_tokens, self.image_size, batch.mix)
+            own, dense = dense, mix_targets(dense, batch.mix, self.group)
+        shares = self._shares(dense if mix is None else own, mix) if self.labelled else None
         answers = None if self.teacher is None else self.teacher(images)
-        targets = Targets(batch.targets, dense, answers)
+        targets = Targets(batch.targets, dense, answers, shares)
         return Inputs(images, targets, batch.draws, batch.number, mix)
+
+    def _shares(self, targets: Tensor, mix: Tensor | None) -> Tensor:
+        """Targets (B, K) -> those of each patch (B, h, w, K): of the image that it is of."""
+        each = targets[:, None].expand(-1, prod(self.grid), -1) if mix is None else targets[mix]
+        return each.unflatten(1, self.grid)
 
     def later(
         self, batches: Sequence[Batch], then: Sequence[Batch] = ()

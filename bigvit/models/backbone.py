@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bigvit.layers.mix_token import TokenMix
 from bigvit.layers.stochastic_depth import Drop, Dropped, Span, draw, drops
 from bigvit.models.init import initial_weight
 from bigvit.models.output import Features, Output, TokenMap
@@ -27,7 +26,7 @@ class Walk:
         wanted: blocks whose tokens are kept, counted from 0.
         """
         self.drop, self.each, self.wanted = drop, each, wanted
-        self.mix: TokenMix | None = None
+        self.mix: Tensor | None = None  # (B, N) int64: of which image each patch is
         self.done = 0
         self.maps: dict[int, TokenMap] = {}
 
@@ -55,13 +54,13 @@ class Backbone(nn.Module, ABC):
         images: Tensor,
         draws: Dropped = None,
         blocks: Collection[int] = (),
-        mix: TokenMix | None = None,
+        mix: Tensor | None = None,
     ) -> Output:
         """Args:
         images: (B, C, H, W), normalised.
         draws: what `draws` made for them, None to drop nothing.
         blocks: whose tokens are wanted too, counted from 0.
-        mix: which patches are another image's, of LV-ViT alone.
+        mix: (B, N) int64, of which image each patch is to be; of LV-ViT alone.
         """
         walk = self.walk(draws, blocks)
         walk.mix = mix

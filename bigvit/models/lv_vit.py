@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from bigvit.layers.attention import Attention
 from bigvit.layers.batch_norm import BatchNorm
-from bigvit.layers.mix_token import mix_tokens
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.precision import upcast
@@ -97,7 +96,7 @@ class LabeledVisionTransformer(Backbone):
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
         if walk.mix is not None:
-            x_BND = mix_tokens(x_BND, walk.mix)
+            x_BND = x_BND.gather(0, walk.mix[:, :, None].expand_as(x_BND))
         cls = upcast(self.cls_token).expand(len(x_BND), -1, -1)
         x = torch.cat([cls, upcast(x_BND)], dim=1) + self.pos_embed
         return self.normalised(walk(self.blocks, x, grid), grid, walk)

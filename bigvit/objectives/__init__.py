@@ -7,8 +7,8 @@ from bigvit import recipe
 from bigvit.objectives.classification import Classification, binary_cross_entropy, cross_entropy
 from bigvit.objectives.distillation import Distilled, hard, soft
 from bigvit.objectives.drloc import DenseRelativeLocalization
-from bigvit.objectives.label_maps import OfCrop, OfPatches
 from bigvit.objectives.objective import Objective
+from bigvit.objectives.token_labeling import OfPatches
 from bigvit.recipe import ImageSize, Model
 
 __all__ = ["DenseRelativeLocalization", "Objective", "build"]
@@ -30,7 +30,5 @@ def build(objective: recipe.Objective, model: Model, image_size: ImageSize) -> O
             return Distilled("soft_distillation", objective.weight, objective.head, loss)
         case recipe.TokenLabeling():
             return OfPatches(objective)
-        case recipe.ReLabel():
-            return OfCrop(objective)
         case recipe.DRLoc():
             return DenseRelativeLocalization(objective, model.maps(image_size))

@@ -17,7 +17,6 @@ __all__ = [
     "HardDistillation",
     "Objective",
     "Ramp",
-    "ReLabel",
     "SoftDistillation",
     "TokenLabeling",
 ]
@@ -73,24 +72,12 @@ Distillation = HardDistillation | SoftDistillation
 
 @dataclass(frozen=True)
 class TokenLabeling:
-    """Token labelling (arXiv:2104.10858, section 3.2): cross-entropy of each patch's logits with
-    what a map of labels says there, averaged over patches and images. The class token's is another
-    objective: `CrossEntropy` with the true label, or `ReLabel`."""
+    """Cross-entropy of each patch's logits with a label of its own, averaged over patches and
+    images (arXiv:2104.10858, section 3.2): that of the image that the patch is of. The class
+    token's is another objective, `CrossEntropy`."""
 
     weight: Weight  # factor of this loss in the sum
     smoothing: ShareBelow1[float]  # share of a label spread evenly over the classes, in [0, 1)
-
-
-@dataclass(frozen=True)
-class ReLabel:
-    """ReLabel (arXiv:2101.05022): cross-entropy of the class token's logits with the one label that
-    a map gives the crop, averaged over the batch: the softmax of the mean of the map's scores."""
-
-    weight: Weight  # factor of this loss in the sum
-    smoothing: ShareBelow1[float]  # share of a label spread evenly over the classes, in [0, 1)
-
-
-OfMaps = TokenLabeling | ReLabel
 
 
 @dataclass(frozen=True)
@@ -163,11 +150,5 @@ class DRLoc:
 
 
 Objective = (
-    BinaryCrossEntropy
-    | CrossEntropy
-    | HardDistillation
-    | SoftDistillation
-    | TokenLabeling
-    | ReLabel
-    | DRLoc
+    BinaryCrossEntropy | CrossEntropy | HardDistillation | SoftDistillation | TokenLabeling | DRLoc
 )

@@ -57,6 +57,7 @@ MODELS: dict[str, Model] = {
     "inserted": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), ClassToken(1), None, NONE, 3, 10),
     "pooled": CaiT(16, 96, 3, 4, 4.0, False, BranchScalar(0.5), MEAN, None, NONE, 3, 10),
     "lv_vit": LVViT((7, 3, 8), (2, 1, 8), 8, 48, 3, 4, 3.0, 2.0, False, NONE_LINEAR, 3, 10),
+    "dense": LVViT((7, 3, 8), (2, 1, 8), 8, 48, 3, 4, 3.0, 2.0, True, NONE_LINEAR, 3, 10),
     "swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, NONE, 3, 10),
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
     "cvt": CvT((16, 32), (1, 2), (1, 2), 4.0, NONE, 3, 10),

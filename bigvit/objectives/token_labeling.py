@@ -1,4 +1,4 @@
-"""What a map of labels tells: a label for each patch, or one for the crop. In float32.
+"""Token labelling (arXiv:2104.10858, section 3.2): a label for each patch. In float32.
 
 Shapes: B images, h x w patches, N = h w, K classes.
 """
@@ -11,11 +11,11 @@ from bigvit.data.prepare import Targets
 from bigvit.models.output import Output
 from bigvit.objectives.classification import cross_entropy
 from bigvit.objectives.objective import Objective
-from bigvit.recipe import ReLabel, TokenLabeling
+from bigvit.recipe import TokenLabeling
 
 
 class OfPatches(Objective):
-    """Token labelling: cross-entropy of the patches' logits (B, N, K) with the map (B, h, w, K)."""
+    """Cross-entropy of the patches' logits (B, N, K) with their labels (B, h, w, K)."""
 
     def __init__(self, objective: TokenLabeling) -> None:
         super().__init__("token_labeling", objective.weight)
@@ -25,15 +25,3 @@ class OfPatches(Objective):
         assert output.dense is not None and targets.map is not None, "the recipe was checked"
         logits, shares = output.dense.flatten(0, 1), targets.map.flatten(0, 2)
         return cross_entropy(logits, shares, self.smoothing)
-
-
-class OfCrop(Objective):
-    """ReLabel: cross-entropy of the class token's logits (B, K) with the crop's label (B, K)."""
-
-    def __init__(self, objective: ReLabel) -> None:
-        super().__init__("relabel", objective.weight)
-        self.smoothing = objective.smoothing
-
-    def forward(self, output: Output, targets: Targets, draws: Sequence[Tensor]) -> Tensor:
-        assert targets.label is not None, "the recipe was checked"
-        return cross_entropy(output.logits, targets.label, self.smoothing)
