@@ -229,7 +229,7 @@ def test_inputs_equal_a_loop_over_the_images(group: int):
     assert any((each.blend == 1).any() for each in draws)
     assert any((each.blend < 1).any() for each in draws)
     for some, mix in zip(given, draws, strict=True):
-        images, (own, targets, _), *_ = Prepare(mixing.recipe)(some)
+        images, (own, targets, *_), *_ = Prepare(mixing.recipe)(some)
         assert torch.equal(own, some.targets)
         assert images.dtype == targets.dtype == torch.float32
         mean, std = (torch.tensor(v).double().view(1, 3, 1, 1) for v in (DATA.mean, DATA.std))
@@ -286,7 +286,7 @@ def test_without_either_nothing_is_mixed(mix: Mix | None):
     plain = task(mix)
     for number in range(3):
         some = batch(plain, number, (0, 48))
-        images, (_, targets, _), *_ = Prepare(plain.recipe)(some)
+        images, (_, targets, *_), *_ = Prepare(plain.recipe)(some)
         mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (DATA.mean, DATA.std))
         assert torch.equal(images, (some.images.float() / 255 - mean) / std)
         assert torch.equal(targets, torch.eye(10)[some.targets])
