@@ -31,9 +31,8 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
     prepare = Prepare(recipe)
     inputs, normalise = prepare(batch), prepare.normalise
     images = inputs.images
-    if (
-        inputs.mix is not None and batch.mix is not None and prepare.group is not None
-    ):  # by the model, once patches are embedded
+    if inputs.mix is not None and batch.mix is not None and prepare.group is not None:
+        # as the model does it once patches are embedded
         images = mix_images(images, batch.mix, prepare.group)
     pixels = (images * normalise.std + normalise.mean).clamp(0, 1)
     pixels = (pixels * 255).round().to(torch.uint8)
