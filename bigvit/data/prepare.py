@@ -1,9 +1,9 @@
 """The step without weights between the loader and an engine: from pixels to what a task takes.
 
 It runs on the device, outside what is sharded. What else a loss is to be told of an image, as a
-map of labels, is made here as a teacher's answer is, and is one more field of `Targets`.
+map of labels or a teacher's answer, is made here, and is one more field of `Targets`.
 
-Shapes: B images, C channels, K classes.
+Shapes: B images, C channels, K classes, H x W cells of the model's grid.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bigvit.data.augment import on_device
 from bigvit.data.batch import Batch, Draws
+from bigvit.data.label_maps.cropping import cropped
 from bigvit.data.mix import mix_images, mix_targets
 from bigvit.recipe import Data, Recipe
 
@@ -31,6 +32,8 @@ class Targets(NamedTuple):
     classes: Tensor  # (B,) int64: each image's own class, whatever it was mixed with
     dense: Tensor  # (B, K) float32: shares of the classes, mixed as the images are
     teacher: Tensor | None = None  # (B, K) float32: its logits of the mixed images, if there is one
+    # (B, H, W, K) float32: shares of the classes in each cell of each image, not mixed, if known
+    map: Tensor | None = None
 
 
 class Inputs(NamedTuple):
@@ -95,6 +98,7 @@ class Prepare:
         self.group = recipe.data.mixing_group
         self.ahead = Ahead(device)
         self.teacher = teacher
+        self.grid = recipe.model.grid(recipe.data.image_size)
 
     def __call__(self, batch: Batch) -> Inputs:
         """Those of one micro-batch."""
@@ -109,7 +113,9 @@ class Prepare:
             images = mix_images(images, batch.mix, self.group)
             dense = mix_targets(dense, batch.mix, self.group)
         answers = None if self.teacher is None else self.teacher(images)
-        targets = Targets(batch.targets, dense, answers)
+        maps = batch.maps
+        shares = None if maps is None else cropped(maps, self.grid, len(self.classes))
+        targets = Targets(batch.targets, dense, answers, shares)
         return Inputs(images, targets, batch.draws, batch.number)
 
     def later(
