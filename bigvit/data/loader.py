@@ -4,7 +4,7 @@ import atexit
 import ctypes
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bigvit import keyed_random
 from bigvit.data import augment
+from bigvit.data.augment.crop import ResizedCrop
 from bigvit.data.augment.on_device import FIELDS, numbers_of
 from bigvit.data.augment.three_augment import Three
 from bigvit.data.batch import Batch, Draws
@@ -113,6 +114,18 @@ def _test_sample(source: Source, data: Data, place: TestIndex) -> Sample:
     return Sample(pixels, id, id, real, ())
 
 
+def _whole_sample(source: Source, data: Data, place: TestIndex) -> Sample:
+    """The whole image of a place, resized to the data's size, whatever its shape was."""
+    id, real = place
+    try:
+        image = source.open(id)
+        whole = ResizedCrop(0, 0, *image.size, data.image_size, "bicubic")
+        pixels = augment.apply(image, augment.Drawn(whole, False, None, None))
+    except BadImage:
+        return Sample(_blank(data), id, id, False, (id,))
+    return Sample(pixels, id, id, real, ())
+
+
 def train_batches(
     source: Source,
     recipe: Recipe,
@@ -178,6 +191,19 @@ def test_batches(
     places = test_places(len(source), size, rank, world)
     for step, batch in enumerate(_stream(images, places, workers)):
         yield batch._replace(number=step, micro=0)
+
+
+def whole_batches(
+    source: Source, data: Data, ids: Iterable[Sequence[int]], size: int, workers: int
+) -> Iterator[Batch]:
+    """Whole images of some numbers at a time, each resized to the data's size (bicubic), in batches
+    of `size`; places beyond them repeat the last one. Theirs, and a bad image's, have `valid`
+    false."""
+    places = (
+        [TestIndex(each[min(i, len(each) - 1)], i < len(each)) for i in range(size)] for each in ids
+    )
+    images = _Batches(source, partial(_whole_sample, source, data), data, size, workers)
+    yield from _stream(images, places, workers)
 
 
 def test_places(images: int, size: int, rank: int, world: int) -> Iterator[list[TestIndex]]:

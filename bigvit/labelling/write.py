@@ -120,6 +120,7 @@ class Writer:
         self._lock = None
 
     def _finish(self) -> None:
+        self.ranks.agree(0)  # until all have written their files
         digests = torch.zeros(self.form.files, 16, dtype=torch.uint8)
         with self.ranks.agree_on_error(BadMaps, OSError, raised=BadMaps):
             for number in range(self.ranks.rank, self.form.files, self.ranks.world):
