@@ -73,7 +73,8 @@ def whole(parts: list[Batch]) -> dict[str, Tensor]:
     found = {name: torch.cat([getattr(part, name) for part in parts]) for name in fields}
     for name in ("where", "classes", "scores"):
         found[name] = torch.cat([getattr(part.maps, name) for part in parts])
-    found["map"] = torch.cat([Prepare(RECIPE)(part).targets.map for part in parts])
+    shares = [Prepare(RECIPE)(part).targets.map for part in parts]
+    found["map"] = torch.cat([share for share in shares if share is not None])
     return found
 
 

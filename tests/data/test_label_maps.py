@@ -108,7 +108,7 @@ def test_a_record_is_of_the_bytes_that_the_docs_say() -> None:
 
 def test_killed_at_any_point_it_goes_on_to_the_same_maps(folder: Path, tmp_path: Path) -> None:
     """At each flush to the disk, which stand before and after each renaming."""
-    wanted, flush = contents(folder), os.fsync
+    wanted, flush, kill = contents(folder), os.fsync, 0
     for kill in range(1, 40):
         there, left = tmp_path / str(kill), kill
         if (child := os.fork()) == 0:
