@@ -45,7 +45,10 @@ def add(add: arguments.Add) -> None:
     arguments.add_ema(command)
     arguments.add_image_size(command)
     command = add("label-maps", _label_maps, "keep what a teacher says of each cell of each image")
-    text = "a run folder or checkpoint, or timm:NAME (timm:local-dir:FOLDER for an export)"
+    text = (
+        "a run folder or checkpoint, timm:NAME (timm:local-dir:FOLDER for an export), or "
+        "published:FOLDER: the maps that LV-ViT's authors published, to be converted"
+    )
     command.add_argument("teacher", metavar="TEACHER", help=text)
     arguments.add_data_root(command, arguments.OF_THE_RUN)
     command.add_argument("--out", type=Path, required=True, help="folder to write, or to go on in")
@@ -117,11 +120,11 @@ def _label_maps(options: argparse.Namespace) -> int:
     given, root = options.teacher, options.data_root
     try:
         size = arguments.size_of(options) or 576  # arXiv:2104.10858's
-        if not given.startswith("timm:"):
+        if not given.startswith(("timm:", "published:")):
             arguments.refuse_no_checkpoint(Path(given))
             root = arguments.data_root_of(options, Path(given))
         elif options.ema:
-            raise ValueError("--ema: timm's models have no average; leave it out")
+            raise ValueError(f"--ema: {given} has no average; leave it out")
         elif root is None:
             raise ValueError("--data-root is missing: whose training images are to have maps?")
     except (ValueError, OSError):

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from bigvit.checkpoint.of_timm import TIMM, of_timm
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.trained import trained
-from bigvit.recipe import Data, Images, ImageSize, RandomResizedCrop, Timm, sides
+from bigvit.labelling.whole import WHOLE
+from bigvit.recipe import Data, ImageSize, Timm, sides
 
 APART = 1e-4  # of the largest logit, by which the mean of the cells may differ from the model's
 PROBES = 2  # images of noise that both are asked about
@@ -101,26 +102,6 @@ def _of_timm(given: str, image_size: ImageSize) -> _Parts:
         raise ValueError(f"{given}: it takes {taken.input_size[0]} channels, and images have 3")
     data = replace(WHOLE, image_size=image_size, mean=taken.mean, std=taken.std)
     return model, data, _cells_of_timm(given, model), model, None
-
-
-WHOLE = Images(
-    dataset="images",
-    train_images=1,
-    test_images=0,
-    classes=1,
-    image_size=1,
-    crop=RandomResizedCrop(scale=(1.0, 1.0), ratio=(1.0, 1.0), interpolation="bicubic"),
-    flip=0.0,
-    augment=None,
-    erasing=0.0,
-    repeats=1,
-    mix=None,
-    mean=(0.5, 0.5, 0.5),
-    std=(0.5, 0.5, 0.5),
-    test_crop_ratio=1.0,
-    decode="exact",
-)
-"""How timm's teachers are fed, but for size, mean and deviation."""
 
 
 def _cells_of_timm(given: str, model: Any) -> Score:

@@ -21,13 +21,14 @@ from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source
 from bigvit.data.workers import workers_for
 from bigvit.labelling.dense import Dense, dense
+from bigvit.labelling.progress import Progress
+from bigvit.labelling.published import PUBLISHED, convert
 from bigvit.labelling.write import Writer, shard_of
 from bigvit.ranks.joining import NotMet, Ranks, alone, connect, end, meet
 from bigvit.ranks.launched import launched
 from bigvit.ranks.watching import Watch
 from bigvit.recipe import Images, ImageSize, sides
 
-SAID = 10.0  # seconds between lines
 TIMEOUT = 600.0  # seconds after which a rank that does not answer ends all
 DONE, CRASHED, BAD_INPUT = 0, 1, 2
 
@@ -96,6 +97,8 @@ def make(
         ValueError: on every rank; teacher, data and maps do not belong together.
         BadMaps: an image cannot be read, or has scores that cannot be kept.
     """
+    if given.startswith(PUBLISHED):
+        return convert(given, out, ranks, data_root, image_size, top, say)
     with ranks.agree_on_error(ValueError, raised=BadMaps):
         teacher = dense(given, image_size, ema, ranks.device)
         source = open_source(teacher.data, "train", data_root)
@@ -155,7 +158,7 @@ def _make(
             rows = form.rows(number)
             yield from (rows[i : i + batch_size] for i in range(0, len(rows), batch_size))
 
-    progress = _Progress(sum(len(form.rows(n)) for n in writer.todo), form.images, ranks, say)
+    progress = Progress(sum(len(form.rows(n)) for n in writer.todo), form.images, ranks, say)
     most = ranks.agree(sum(1 for _ in batches()))
     ranks.at("making maps")
     images, done = whole_batches(source, teacher.data, batches(), batch_size, workers), 0
@@ -175,26 +178,3 @@ def _make(
         writer.write(number, *(np.concatenate(each) for each in zip(*parts, strict=True)))
     for _ in range(most - done):  # as far as those that had more to do
         ranks.went_on()
-
-
-class _Progress:
-    """Says on rank 0 how far all are, as far as its own share tells, and how long it will take."""
-
-    def __init__(self, own: int, images: int, ranks: Ranks, say: Callable[[str], None]) -> None:
-        self.own, self.images, self.ranks, self.say = own, images, ranks, say
-        self.left = int(ranks.sum(torch.tensor([own]))[0])  # of all ranks
-        self.done, self.began = 0, time.monotonic()
-        self.said = self.began
-
-    def __call__(self, images: int) -> None:
-        self.done += images
-        now = time.monotonic()
-        if self.ranks.rank > 0 or now - self.said < SAID:
-            return
-        self.said = now
-        share, took = self.done / self.own, now - self.began
-        there = self.images - self.left + round(self.left * share)
-        rate, minutes = self.left * share / took, (took / share - took) / 60
-        self.say(
-            f"about {there:,} of {self.images:,} images, {rate:,.0f}/s, {minutes:,.1f} min left"
-        )
