@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 from pathlib import Path
 
 from bigvit.cli import arguments
@@ -43,6 +44,22 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
     arguments.add_ema(command)
     arguments.add_image_size(command)
+    command = add("label-maps", _label_maps, "keep what a teacher says of each cell of each image")
+    text = (
+        "a run folder or checkpoint, timm:NAME (timm:local-dir:FOLDER for an export), or "
+        "published:FOLDER: the maps that LV-ViT's authors published, to be converted"
+    )
+    command.add_argument("teacher", metavar="TEACHER", help=text)
+    arguments.add_data_root(command, arguments.OF_THE_RUN)
+    command.add_argument("--out", type=Path, required=True, help="folder to write, or to go on in")
+    arguments.add_image_size(command)
+    command.add_argument(
+        "--top", number=Batch, default=5, help="classes kept of a cell (default 5)"
+    )
+    text = "images at once (default 64)"
+    command.add_argument("--batch-size", number=Batch, default=64, help=text)
+    command.add_argument("--workers", number=Workers, help="processes that decode, of each rank")
+    arguments.add_ema(command)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -95,6 +112,30 @@ def _compare(options: argparse.Namespace) -> None:
     table = found["disagreement"]
     print_table(["", *table], [[one, *(f"{n:.3f}" for n in table[one].values())] for one in table])
     print(options.out)
+
+
+def _label_maps(options: argparse.Namespace) -> int:
+    from bigvit.ranks.launched import launched
+
+    given, root = options.teacher, options.data_root
+    try:
+        size = arguments.size_of(options) or 576  # arXiv:2104.10858's
+        if not given.startswith(("timm:", "published:")):
+            arguments.refuse_no_checkpoint(Path(given))
+            root = arguments.data_root_of(options, Path(given))
+        elif options.ema:
+            raise ValueError(f"--ema: {given} has no average; leave it out")
+        elif root is None:
+            raise ValueError("--data-root is missing: whose training images are to have maps?")
+    except (ValueError, OSError):
+        if launched().rank > 0:  # rank 0 says the same
+            time.sleep(2)
+            return 2
+        raise
+    from bigvit.labelling.make import run
+
+    more = (options.batch_size, options.workers, options.ema)
+    return run(given, options.out, root, size, options.top, *more)
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import MixDraws
 
 
@@ -31,6 +32,7 @@ class Batch(NamedTuple):
     mix: MixDraws | None = None  # how images are mixed, if they are
     draws: Draws = Draws(None, ())  # of training alone
     varied: Tensor | None = None  # (B, D) float64: what the device has to do to the images
+    maps: SparseMaps | None = None  # of labels, if there are some
     core_seconds: float = 0.0  # that data processes took to make it
 
     def to(self, device: torch.device) -> "Batch":

@@ -4,7 +4,7 @@ import atexit
 import ctypes
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,10 +15,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from bigvit import keyed_random
 from bigvit.data import augment
+from bigvit.data.augment.crop import ResizedCrop
 from bigvit.data.augment.on_device import FIELDS, numbers_of
 from bigvit.data.augment.three_augment import Three
 from bigvit.data.batch import Batch, Draws
 from bigvit.data.decode import BadImage, Unread
+from bigvit.data.label_maps.form import BadMaps
+from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.mix import draw
 from bigvit.data.ring import Filled, Ring
 from bigvit.data.sampler import Sampler
@@ -58,13 +61,27 @@ class Sample(NamedTuple):
     valid: bool  # whether there is an image
     bad: tuple[int, ...]  # images that could not be read on the way to this one
     three: Three | None = None  # what is left to the device
+    map: "Mapped | None" = None
+
+
+class Mapped(NamedTuple):
+    """An image's map of labels, and what is seen of it."""
+
+    where: tuple[float, ...]  # left, top, right, bottom as shares of the image; 1 if flipped
+    classes: NDArray[Any]  # (h, w, k)
+    scores: NDArray[np.float16]  # (h, w, k)
 
 
 def _train_sample(
-    source: Source, data: Data, seed: int, on_device: bool, place: TrainIndex
+    source: Source,
+    data: Data,
+    seed: int,
+    on_device: bool,
+    maps: LabelMaps | None,
+    place: TrainIndex,
 ) -> Sample:
-    """The image of a place, varied as drawn for it; if it is bad, another that the place alone
-    decides on."""
+    """The image of a place, varied as drawn for it, and its map; if it is bad, another that the
+    place alone decides on."""
     epoch, slot, id = place
     bad = list[int]()
     scaled = isinstance(data, Images) and data.decode == "scaled"
@@ -75,7 +92,11 @@ def _train_sample(
             three = drawn.augment if on_device and isinstance(drawn.augment, Three) else None
             drawn = drawn._replace(augment=None) if three else drawn
             pixels = augment.apply(image, drawn, scaled)
-            return Sample(pixels, id, slot, True, tuple(bad), three)
+            found = None
+            if maps is not None:
+                where = (*drawn.box(image.size), float(drawn.flip))
+                found = Mapped(where, *maps.read(source.name(id)))
+            return Sample(pixels, id, slot, True, tuple(bad), three, found)
         except BadImage:
             bad.append(id)
             key = ("replacement", seed, epoch, slot, attempt)
@@ -93,6 +114,18 @@ def _test_sample(source: Source, data: Data, place: TestIndex) -> Sample:
     return Sample(pixels, id, id, real, ())
 
 
+def _whole_sample(source: Source, data: Data, place: TestIndex) -> Sample:
+    """The whole image of a place, resized to the data's size, whatever its shape was."""
+    id, real = place
+    try:
+        image = source.open(id)
+        whole = ResizedCrop(0, 0, *image.size, data.image_size, "bicubic")
+        pixels = augment.apply(image, augment.Drawn(whole, False, None, None))
+    except BadImage:
+        return Sample(_blank(data), id, id, False, (id,))
+    return Sample(pixels, id, id, real, ())
+
+
 def train_batches(
     source: Source,
     recipe: Recipe,
@@ -102,6 +135,7 @@ def train_batches(
     first: int,
     draws: Draw,
     on_device: bool = False,
+    maps: LabelMaps | None = None,
 ) -> Iterator[list[Batch]]:
     """This rank's micro-batches of every global batch from number `first` to the last one.
 
@@ -109,6 +143,10 @@ def train_batches(
 
     Args:
         on_device: leave to the device what it can do to the images (`Batch.varied`).
+        maps: of labels, of all images of the source (`Batch.maps`).
+
+    Raises:
+        Unread: this machine cannot read images, or a map of one.
     """
     on_device = on_device and recipe.data.augment_on_device
     sampler = Sampler(len(source), recipe.data.repeats, recipe.batch_size, recipe.seed)
@@ -123,9 +161,10 @@ def train_batches(
                 here = zip(slots[start:stop].tolist(), ids[start:stop].tolist(), strict=True)
                 yield [TrainIndex(epoch, *pair) for pair in here]
 
-    sample = partial(_train_sample, source, recipe.data, recipe.seed, on_device)
+    sample = partial(_train_sample, source, recipe.data, recipe.seed, on_device, maps)
     drawn = FIELDS if on_device else 0
-    images = _Batches(source, sample, recipe.data, layout.micro_batch, workers, drawn)
+    map_shape = None if maps is None else (*maps.form.cells, maps.form.top)
+    images = _Batches(source, sample, recipe.data, layout.micro_batch, workers, drawn, map_shape)
     stream = _stream(images, places(), workers)
     pinned = torch.accelerator.is_available()
     for number in numbers:
@@ -152,6 +191,19 @@ def test_batches(
     places = test_places(len(source), size, rank, world)
     for step, batch in enumerate(_stream(images, places, workers)):
         yield batch._replace(number=step, micro=0)
+
+
+def whole_batches(
+    source: Source, data: Data, ids: Iterable[Sequence[int]], size: int, workers: int
+) -> Iterator[Batch]:
+    """Whole images of some numbers at a time, each resized to the data's size (bicubic), in batches
+    of `size`; places beyond them repeat the last one. Theirs, and a bad image's, have `valid`
+    false."""
+    places = (
+        [TestIndex(each[min(i, len(each) - 1)], i < len(each)) for i in range(size)] for each in ids
+    )
+    images = _Batches(source, partial(_whole_sample, source, data), data, size, workers)
+    yield from _stream(images, places, workers)
 
 
 def test_places(images: int, size: int, rank: int, world: int) -> Iterator[list[TestIndex]]:
@@ -219,15 +271,16 @@ class _Batches(Dataset[Any]):
         size: int,
         workers: int,
         drawn: int = 0,
+        map_shape: tuple[int, int, int] | None = None,
     ) -> None:
         self.source, self.sample = source, sample
-        self.ring = Ring(slots(workers), size, shape_of(data), drawn)
+        self.ring = Ring(slots(workers), size, shape_of(data), drawn, map_shape)
 
     def __getitems__(self, wanted: tuple[int, Sequence[Any]]) -> "Filled | Unread":
         """A slot with the images at places, or why no image can be read."""
         slot, places = wanted
         began, bad = time.process_time(), set[int]()
-        numbers, drawn, valid, pixels = self.ring.fields(slot)
+        numbers, drawn, where, classes, scores, valid, pixels = self.ring.fields(slot)
         try:
             for i, place in enumerate(places):
                 sample = self.sample(place)
@@ -235,7 +288,14 @@ class _Batches(Dataset[Any]):
                 valid[i], pixels[i] = sample.valid, sample.image.reshape(-1)
                 if self.ring.drawn:
                     drawn[i] = 0.0 if sample.three is None else numbers_of(sample.three)
+                if self.ring.map_shape is not None:
+                    found = sample.map
+                    where[i] = 0.0 if found is None else found.where
+                    classes[i] = 0 if found is None else found.classes.reshape(-1)
+                    scores[i] = 0.0 if found is None else found.scores.reshape(-1)
                 bad.update(sample.bad)
+        except BadMaps as error:
+            return Unread(str(error))
         except Unread as error:  # raised, torch would write its own story around it
             return error
         return Filled(self.ring, slot, tuple(sorted(bad)), time.process_time() - began)

@@ -1,9 +1,9 @@
 """The step without weights between the loader and an engine: from pixels to what a task takes.
 
 It runs on the device, outside what is sharded. What else a loss is to be told of an image, as a
-map of labels, is made here as a teacher's answer is, and is one more field of `Targets`.
+map of labels or a teacher's answer, is made here, and is one more field of `Targets`.
 
-Shapes: B images, C channels, K classes.
+Shapes: B images, C channels, K classes, H x W cells of the model's grid.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bigvit.data.augment import on_device
 from bigvit.data.batch import Batch, Draws
+from bigvit.data.label_maps.cropping import cropped
 from bigvit.data.mix import mix_images, mix_targets, patch_sources
 from bigvit.recipe import Data, Images, MixToken, Recipe, TokenLabeling
 
@@ -32,8 +33,10 @@ class Targets(NamedTuple):
     classes: Tensor  # (B,) int64: each image's own class, whatever it was mixed with
     dense: Tensor  # (B, K) float32: shares of the classes, mixed as the images are
     teacher: Tensor | None = None  # (B, K) float32: its logits of the mixed images, if there is one
-    map: Tensor | None = None  # (B, h, w, K) float32: shares of the classes in each patch, mixed as
-    # the patches are, where an objective is to be told
+    # (B, H, W, K) float32: shares of the classes in each cell of each image, by a map of labels or,
+    # where an objective is to be told and there is none, by the image's target; MixToken's are of
+    # the image that the patch is of
+    map: Tensor | None = None
 
 
 class Inputs(NamedTuple):
@@ -102,9 +105,9 @@ class Prepare:
         self.of_tokens = own if isinstance(own, MixToken) else None
         self.image_size = recipe.data.image_size
         self.labelled = any(isinstance(each, TokenLabeling) for each in recipe.objectives)
-        self.grid = recipe.model.grid(self.image_size) if self.labelled else (0, 0)
         self.ahead = Ahead(device)
         self.teacher = teacher
+        self.grid = recipe.model.grid(recipe.data.image_size)
 
     def __call__(self, batch: Batch) -> Inputs:
         """Those of one micro-batch."""
@@ -122,15 +125,18 @@ class Prepare:
             else:
                 mix = patch_sources(self.of_tokens, self.image_size, batch.mix)
             own, dense = dense, mix_targets(dense, batch.mix, self.group)
-        shares = self._shares(dense if mix is None else own, mix) if self.labelled else None
         answers = None if self.teacher is None else self.teacher(images)
+        shares = None
+        if batch.maps is not None:
+            maps = cropped(batch.maps, self.grid, len(self.classes)).flatten(1, 2)
+            shares = maps if mix is None else maps.gather(0, mix[:, :, None].expand_as(maps))
+        elif self.labelled:
+            one = dense[:, None].expand(-1, prod(self.grid), -1)
+            shares = one if mix is None else own[mix]
+        if shares is not None:
+            shares = shares.unflatten(1, self.grid)
         targets = Targets(batch.targets, dense, answers, shares)
         return Inputs(images, targets, batch.draws, batch.number, mix)
-
-    def _shares(self, targets: Tensor, mix: Tensor | None) -> Tensor:
-        """Targets (B, K) -> those of each patch (B, h, w, K): of the image that it is of."""
-        each = targets[:, None].expand(-1, prod(self.grid), -1) if mix is None else targets[mix]
-        return each.unflatten(1, self.grid)
 
     def later(
         self, batches: Sequence[Batch], then: Sequence[Batch] = ()

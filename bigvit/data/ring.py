@@ -3,11 +3,14 @@
 It is mapped once, before they are started, and cut into slots that are used again and again: its
 size is fixed, a micro-batch needs no open file, and /dev/shm is not used.
 
-Shapes: B images in a micro-batch, C channels, H x W pixels, D numbers drawn for each image.
+Shapes: B images in a micro-batch, C channels, H x W pixels, D numbers drawn for each image, maps
+of labels of h x w cells with the k best classes of each.
 """
 
+import math
 import mmap
 from collections import deque
+from itertools import accumulate
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from bigvit.data.batch import Batch
 from bigvit.data.decode import Unread
+from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.workers import NUMBERS, slot_bytes
 
 
@@ -26,6 +30,9 @@ class Fields(NamedTuple):
 
     numbers: NDArray[np.int64]  # (3, B) targets, ids and slots of the epoch
     drawn: NDArray[np.float64]  # (B, D) how the device is to vary the images
+    where: NDArray[np.float64]  # (B, 5), or (B, 0) without maps, as those below
+    classes: NDArray[np.int32]  # (B, h x w x k)
+    scores: NDArray[np.float16]  # (B, h x w x k)
     valid: NDArray[np.bool_]  # (B,)
     pixels: NDArray[np.uint8]  # (B, C x H x W)
 
@@ -34,18 +41,25 @@ class Ring:
     """Slots, each as large as a micro-batch."""
 
     def __init__(
-        self, slots: int, images: int, shape: tuple[int, int, int], drawn: int = 0
+        self,
+        slots: int,
+        images: int,
+        shape: tuple[int, int, int],
+        drawn: int = 0,
+        map_shape: tuple[int, int, int] | None = None,
     ) -> None:
         """
         Args:
             shape: of an image, (C, H, W).
             drawn: numbers that are drawn for each, D.
+            map_shape: of its map of labels, (h, w, k), if it has one.
 
         Raises:
             Unread: there is not so much memory.
         """
         self.images, self.shape, self.drawn = images, shape, drawn
-        self.size = slot_bytes(shape, images) + 8 * drawn * images
+        self.map_shape = map_shape
+        self.size = slot_bytes(shape, images) + sum(self._more)
         try:
             self.memory = mmap.mmap(-1, slots * self.size)
         except (OSError, OverflowError) as error:
@@ -62,15 +76,25 @@ class Ring:
     @property
     def parts(self) -> list[int]:
         """Where in a slot the fields after the first begin, bytes."""
-        images, drawn = self.images, 8 * self.drawn
-        return [24 * images, (24 + drawn) * images, (NUMBERS + drawn) * images]
+        ends = accumulate([24 * self.images, *self._more, (NUMBERS - 24) * self.images])
+        return list(ends)
+
+    @property
+    def _more(self) -> list[int]:
+        """Bytes of the fields that not all have: drawn, where, classes and scores."""
+        entries = 0 if self.map_shape is None else math.prod(self.map_shape)
+        each = (8 * self.drawn, 40 if entries else 0, 4 * entries, 2 * entries)
+        return [size * self.images for size in each]
 
     def fields(self, slot: int) -> Fields:
         content = np.frombuffer(self.memory, np.uint8, self.size, slot * self.size)
-        numbers, drawn, valid, pixels = np.split(content, self.parts)
+        numbers, drawn, where, classes, scores, valid, pixels = np.split(content, self.parts)
         return Fields(
             numbers.view(np.int64).reshape(3, -1),
             drawn.view(np.float64).reshape(self.images, self.drawn),
+            where.view(np.float64).reshape(self.images, 5 if len(where) else 0),
+            classes.view(np.int32).reshape(self.images, len(classes) // (4 * self.images)),
+            scores.view(np.float16).reshape(self.images, len(scores) // (2 * self.images)),
             valid.view(np.bool_),
             pixels.reshape(self.images, -1),
         )
@@ -109,7 +133,7 @@ class Filled(NamedTuple):
             content = ring.content(self.slot).clone()
         ring.free.append(self.slot)
         count = ring.images
-        numbers, drawn, valid, pixels = content.tensor_split(ring.parts)
+        numbers, drawn, *of_maps, valid, pixels = content.tensor_split(ring.parts)
         targets, ids, slots = numbers.view(torch.int64).view(3, count)
         return Batch(
             pixels.view(count, *ring.shape),
@@ -121,5 +145,15 @@ class Filled(NamedTuple):
             valid.view(torch.bool),
             torch.tensor(self.bad, dtype=torch.int64),
             varied=drawn.view(torch.float64).view(count, -1) if ring.drawn else None,
+            maps=None if ring.map_shape is None else _maps(of_maps, count, ring.map_shape),
             core_seconds=self.core_seconds,
         )
+
+
+def _maps(parts: list[Tensor], images: int, shape: tuple[int, int, int]) -> SparseMaps:
+    where, classes, scores = parts
+    return SparseMaps(
+        where.view(torch.float64).view(images, 5),
+        classes.view(torch.int32).view(images, *shape),
+        scores.view(torch.float16).view(images, *shape),
+    )

@@ -11,11 +11,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import timm
-import timm.data.config
 import torch
 from torch import Tensor, nn
 
+from bigvit.checkpoint.of_timm import TIMM, of_timm
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.data.loader import test_batches
@@ -26,7 +25,6 @@ from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Data, Images, Recipe
 from bigvit.task import DTYPES, PREDICTION
 
-TIMM = "timm:"
 BINS = 15  # of equal width, of the calibration error (arXiv:1706.04599)
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
 TRUTH = "truth"
@@ -195,27 +193,18 @@ def _from_timm(given: str, data: Data, ranks: Ranks) -> Model:
     """A model of timm's with its published weights, or local-dir:FOLDER, as an export is."""
     if not isinstance(data, Images):
         raise ValueError(f"{given}: the test set has no colour images, which timm's models take")
-    try:
-        model: Any = timm.create_model(given.removeprefix(TIMM), pretrained=True)
-    except Exception as error:  # whatever it is that timm, a hub or a file says
-        said = str(error).splitlines() or [repr(error)]
-        raise ValueError(
-            f"{given}: timm cannot make it or get its weights ({said[0]}); choose one of "
-            "timm.list_pretrained(), on a machine that can fetch or has kept it, or "
-            "timm:local-dir:FOLDER"
-        ) from None
-    taken = timm.data.config.resolve_data_config({}, model=model)
-    channels, *size = taken["input_size"]
+    taken = of_timm(given)
+    channels, *size = taken.input_size
     if channels != data.channels:
         raise ValueError(f"{given}: it takes {channels} channels, and the images have 3")
     fed = replace(
         data,
         image_size=size[0] if size[0] == size[1] else tuple(size),
-        mean=tuple(taken["mean"]),
-        std=tuple(taken["std"]),
-        test_crop_ratio=taken["crop_pct"],
+        mean=taken.mean,
+        std=taken.std,
+        test_crop_ratio=taken.crop_ratio,
     )
-    model.eval().to(ranks.device)
+    model = taken.model.to(ranks.device)
     return Model(given.rpartition(":")[2], fed, partial(_predict, model), None, model.num_classes)
 
 

@@ -121,10 +121,10 @@ def apart(a: Weights, b: Weights, first: Weights) -> float:
 def timm_models(
     ranks: Ranks, folder: Path, families: Sequence[str] = QUICK, ways: Sequence[Way] = (1, 3)
 ) -> None:
-    """Each family in some ways; in the last one it is resumed and exported, too."""
-    found: dict[str, Any] = {}
+    """Each family in some ways; in the last one it is resumed and exported, too. What was found is
+    written after each: it takes long."""
     for family in families:
-        recipe, own = recipe_of(family), found.setdefault(family, {})
+        recipe, own = recipe_of(family), dict[str, Any]()
         first, last = train_alone(recipe) if ranks.rank == 0 else ({}, {})
         if ranks.rank == 0:
             own["yardstick"] = apart(train_alone(recipe, rounding=6e-8)[1], last, first)
@@ -136,10 +136,10 @@ def timm_models(
             run = folder / f"{family} {way}"
             own[str(way)] = _at(ranks, run, recipe, way, first, last, resume=last_way)
             gc.collect()
-    if ranks.rank == 0:
-        path = folder / "timm_models.json"
-        before = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(before | found))
+        if ranks.rank == 0:
+            path = folder / "timm_models.json"
+            before = json.loads(path.read_text()) if path.exists() else {}
+            path.write_text(json.dumps(before | {family: before.get(family, {}) | own}))
 
 
 def timm_models_all(ranks: Ranks, folder: Path) -> None:

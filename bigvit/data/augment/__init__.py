@@ -13,7 +13,7 @@ from PIL import Image
 
 from bigvit import keyed_random
 from bigvit.data.augment import crop, erasing, rand_augment, shift, three_augment
-from bigvit.data.augment.crop import ResizedCrop, SimpleCrop
+from bigvit.data.augment.crop import Box, ResizedCrop, SimpleCrop
 from bigvit.data.augment.erasing import Erased
 from bigvit.data.augment.rand_augment import Operations
 from bigvit.data.augment.shift import Moved
@@ -30,6 +30,17 @@ class Drawn(NamedTuple):
     flip: bool
     augment: Three | Operations | None
     erased: Erased | None
+
+    def box(self, size: tuple[int, int]) -> Box:
+        """What it shows of an image of (width, height), before it is flipped."""
+        match self.crop:
+            case ResizedCrop() | SimpleCrop():
+                return self.crop.of_image(size)
+            case Moved(down=down, right=right):
+                across, along = right / size[0], down / size[1]
+                return (-across, -along, 1 - across, 1 - along)
+            case None:
+                return (0.0, 0.0, 1.0, 1.0)
 
 
 def draw(data: Data, seed: int, epoch: int, slot: int, size: tuple[int, int]) -> Drawn:

@@ -15,6 +15,9 @@ from bigvit.recipe import ImageSize, RandomResizedCrop, SimpleRandomCrop, sides
 SUPPORT = 2  # pixels that bicubic interpolation looks away, where it does not shrink
 TRIES = 10  # of a random resized crop, before it falls back to the centre
 
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom, as shares of an image's width and height."""
+
 
 class ResizedCrop(NamedTuple):
     """A box of the image, pixels, and what it is resized to."""
@@ -31,6 +34,12 @@ class ResizedCrop(NamedTuple):
         down, across = sides(self.size)
         part = Part(self[:4], (across, down), (0, 0, across, down), self.interpolation)
         return part.shrunk() if scaled else part
+
+    def of_image(self, size: tuple[int, int]) -> Box:
+        """The box in an image of (width, height)."""
+        width, height = size
+        right, bottom = self.left + self.width, self.top + self.height
+        return (self.left / width, self.top / height, right / width, bottom / height)
 
     def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The crop, made of its part."""
@@ -59,6 +68,13 @@ class SimpleCrop(NamedTuple):
         window = (left, top, right + 1, bottom + 1)
         part = Part((0, 0, *size), (self.width, self.height), window, self.interpolation)
         return part.shrunk() if scaled else part
+
+    def of_image(self, size: tuple[int, int]) -> Box:
+        """What it shows of an image of any size; beyond that where it shows the border."""
+        down, across = sides(self.size)
+        left, top = self.left - self.padding, self.top - self.padding
+        right, bottom = (left + across) / self.width, (top + down) / self.height
+        return (left / self.width, top / self.height, right, bottom)
 
     def laid_out(self, part: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The crop (H, W, channels), made of its part."""

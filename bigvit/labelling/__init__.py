@@ -1,0 +1,1 @@
+"""Making maps of labels with a dense teacher."""

@@ -1,0 +1,180 @@
+"""`bigvit label-maps`: a teacher's maps of a data set's training images, over any number of ranks.
+
+Each rank makes its contiguous share of the files that are missing. What an image is given depends
+on no rank: each file is made of the same batches.
+"""
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bigvit.data.decode import Unread
+from bigvit.data.label_maps.form import BadMaps, Form, Teacher
+from bigvit.data.label_maps.maps import LabelMaps
+from bigvit.data.loader import whole_batches
+from bigvit.data.prepare import Normalise
+from bigvit.data.sources import Source, open_source
+from bigvit.data.workers import workers_for
+from bigvit.labelling.dense import Dense, dense
+from bigvit.labelling.progress import Progress
+from bigvit.labelling.published import PUBLISHED, convert
+from bigvit.labelling.write import Writer, shard_of
+from bigvit.ranks.joining import NotMet, Ranks, alone, connect, end, meet
+from bigvit.ranks.launched import launched
+from bigvit.ranks.watching import Watch
+from bigvit.recipe import Images, ImageSize, sides
+
+TIMEOUT = 600.0  # seconds after which a rank that does not answer ends all
+DONE, CRASHED, BAD_INPUT = 0, 1, 2
+
+
+def run(
+    given: str,
+    out: Path,
+    data_root: Path | None,
+    image_size: ImageSize,
+    top: int,
+    batch_size: int,
+    workers: int | None,
+    ema: bool,
+) -> int:
+    """Make maps with the ranks that were launched, and say so; the exit code. With others, it is
+    the process that ends."""
+    world, rank = launched().world, launched().rank
+    watch, code, reason = None, DONE, ""
+    try:
+        ranks = meet(TIMEOUT) if world > 1 else alone()
+        if world > 1:
+            watch = Watch(ranks, TIMEOUT)
+            ranks = connect(ranks, TIMEOUT)
+        maps = make(given, out, ranks, data_root, image_size, top, batch_size, workers, ema)
+        if rank == 0:
+            form = maps.form
+            cells, size = "{} x {}".format(*form.cells), form.nbytes / 1e9
+            print(f"{out}: {len(maps):,} maps of {cells} cells, top {form.top}, {size:.2f} GB")
+    except NotMet as error:
+        code, reason = error.code, str(error)
+    except (ValueError, OSError, Unread) as error:
+        code, reason = BAD_INPUT, str(error)
+    except BaseException as error:
+        if watch is None:
+            raise
+        code, reason = CRASHED, f"{type(error).__name__}: {error}"
+        watch.failed(f"crashed: {reason}")
+        traceback.print_exc()
+    if watch is not None:
+        watch.ending()
+        watch.leave(reason, code)
+    if reason and rank == 0:
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+    if world > 1:
+        if reason and rank > 0:
+            time.sleep(2)  # the launcher ends all of its host once one has ended
+        end(code)
+    return code
+
+
+def make(
+    given: str,
+    out: Path,
+    ranks: Ranks,
+    data_root: Path | None,
+    image_size: ImageSize,
+    top: int,
+    batch_size: int,
+    workers: int | None,
+    ema: bool,
+    say: Callable[[str], None] = print,
+) -> LabelMaps:
+    """Make what is missing of the maps of all training images. Collective.
+
+    Raises:
+        ValueError: on every rank; teacher, data and maps do not belong together.
+        BadMaps: an image cannot be read, or has scores that cannot be kept.
+    """
+    if given.startswith(PUBLISHED):
+        return convert(given, out, ranks, data_root, image_size, top, say)
+    with ranks.agree_on_error(ValueError, raised=BadMaps):
+        teacher = dense(given, image_size, ema, ranks.device)
+        source = open_source(teacher.data, "train", data_root)
+        check_classes(teacher, source, top)
+    if len(set(ranks.texts(teacher.digest))) > 1:
+        raise BadMaps(f"{given}: the ranks read different weights; every host needs the same")
+    made = Teacher(given, teacher.digest, sides(image_size))
+    shard = shard_of(len(source))
+    form = Form(len(source), teacher.cells, top, tuple(source.classes), shard, "", made)
+    writer = Writer(out, form, source, ranks)
+    processes = workers_for(workers) if isinstance(teacher.data, Images) else 0
+    try:
+        _make(teacher, source, writer, ranks, batch_size, processes, say)
+        return writer.finish()
+    finally:
+        writer.release()
+
+
+def check_classes(teacher: Dense, source: Source, top: int) -> None:
+    """Refuse a teacher that tells other classes apart than the images are of.
+
+    Raises:
+        ValueError: says which.
+    """
+    here = f"the training images have {len(source.classes):,} classes"
+    if teacher.outputs != len(source.classes):
+        raise ValueError(
+            f"{teacher.name}: it tells {teacher.outputs:,} classes apart, and {here}; choose a "
+            "teacher of theirs"
+        )
+    if teacher.classes is not None and teacher.classes != source.classes:
+        pairs = zip(teacher.classes, source.classes, strict=True)
+        number, one, other = next((i, a, b) for i, (a, b) in enumerate(pairs) if a != b)
+        raise ValueError(
+            f"{teacher.name}: its class {number} is {one!r}, and the training images' is "
+            f"{other!r}; choose a teacher of theirs"
+        )
+    if top > teacher.outputs:
+        raise ValueError(f"--top {top} is not allowed; {here}")
+
+
+@torch.inference_mode()
+def _make(
+    teacher: Dense,
+    source: Source,
+    writer: Writer,
+    ranks: Ranks,
+    batch_size: int,
+    workers: int,
+    say: Callable[[str], None],
+) -> None:
+    """This rank's files."""
+    form, normalise = writer.form, Normalise(teacher.data, ranks.device)
+
+    def batches() -> Iterator[range]:
+        for number in writer.todo:
+            rows = form.rows(number)
+            yield from (rows[i : i + batch_size] for i in range(0, len(rows), batch_size))
+
+    progress = Progress(sum(len(form.rows(n)) for n in writer.todo), form.images, ranks, say)
+    most = ranks.agree(sum(1 for _ in batches()))
+    ranks.at("making maps")
+    images, done = whole_batches(source, teacher.data, batches(), batch_size, workers), 0
+    for number in writer.todo:
+        rows, parts = form.rows(number), list[tuple[np.ndarray, np.ndarray]]()
+        for _ in range(-(-len(rows) // batch_size)):
+            batch = next(images)
+            if len(batch.bad):
+                names = ", ".join(source.name(id) for id in batch.bad.tolist())
+                raise BadMaps(f"{names} cannot be read; mend it, or take it out of the data set")
+            scores, classes = teacher.score(normalise(batch.images)).topk(form.top, dim=-1)
+            kept = int(batch.valid.sum())
+            parts.append((classes[:kept].cpu().numpy(), scores[:kept].cpu().numpy()))
+            done += 1
+            ranks.went_on()
+            progress(kept)
+        writer.write(number, *(np.concatenate(each) for each in zip(*parts, strict=True)))
+    for _ in range(most - done):  # as far as those that had more to do
+        ranks.went_on()
