@@ -9,7 +9,7 @@ from bigvit.data import augment
 from bigvit.data.sources import Source
 from bigvit.recipe import Data
 from bigvit.visualize.compare import Answers
-from bigvit.visualize.drawing import TEXT, Margins, fitting, panels, save, show_pixels
+from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, fitting, panels, save, show_pixels
 
 SIDE = 160  # of an image in the picture, pixels at least
 LINE = 13  # pixels down, of a line of text
@@ -39,7 +39,10 @@ def picture(answers: Answers, test: Source, data: Data, count: int) -> Figure:
         for line, name in enumerate(answers.names):
             sure, best = float(answers.sure[line, place]), int(answers.best[line, place])
             colour = "#1e8449" if answers.right[line, place] else "#c0392b"
-            text = fitting(f"{sure:4.0%} {answers.classes[best]} ({name})", size[1])
+            said = f"{sure:4.0%} {answers.classes[best]}"
+            room = size[1] // CHARACTER - len(said) - 1  # of a name the end tells the head
+            name = name if len(name) <= room else f"…{name[max(0, len(name) - room + 1) :]}"
+            text = fitting(f"{said} {name}", size[1])
             down = -(4 + line * LINE) / size[0]
             cell.text(0, down, text, va="top", color=colour, transform=cell.transAxes, **TEXT)
     return figure
