@@ -37,6 +37,7 @@ from bigvit.recipe import (
     StochasticDepth,
     Swin,
     T2TViT,
+    TokenLabeling,
     ViT,
     sides,
 )
@@ -67,7 +68,10 @@ MODELS: dict[str, Model] = {
 
 
 def recipe_of(model: Model, precision: str = "fp32") -> Recipe:
-    return replace(digits_vit, model=model, precision=precision, ema=0.9)
+    recipe = replace(digits_vit, model=model, precision=precision, ema=0.9)
+    if isinstance(model, LVViT):  # whose head on patches wants its own
+        recipe = replace(recipe, objectives=(*recipe.objectives, TokenLabeling(0.5, 0.1)))
+    return recipe
 
 
 def saved(recipe: Recipe, folder: Path) -> Path:
