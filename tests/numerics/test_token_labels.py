@@ -72,7 +72,8 @@ def test_boxes_are_cutmixs_on_the_grid_of_patches():
 @torch.no_grad()
 def test_tokens_are_mixed_after_the_patch_embedding():
     recipe = recipe_of()
-    ours, x = randomised(models.build(MODEL, SIZE)), images()
+    ours: Any = randomised(models.build(MODEL, SIZE))
+    x = images()
     draws = drawn(recipe)
     mix = patch_sources(MIX, SIZE, draws)
     made, _ = ours.patch_embed(x)
@@ -97,7 +98,8 @@ def test_tokens_are_mixed_after_the_patch_embedding():
 @torch.no_grad()
 def test_where_a_patch_is_embedded_alone_it_is_cutmix():
     model = replace(MODEL, kernels=(CELL,), strides=(CELL,))
-    ours, x, draws = randomised(models.build(model, SIZE)), images(), drawn(recipe_of())
+    ours: Any = randomised(models.build(model, SIZE))
+    x, draws = images(), drawn(recipe_of())
     of_images = ours(mix_images(x, draws, GROUP))
     of_tokens = ours(x, mix=patch_sources(MIX, SIZE, draws))
     torch.testing.assert_close(of_tokens.dense, of_images.dense, rtol=0, atol=1e-5)
