@@ -131,6 +131,7 @@ def _check_teacher(command: Command, start: Start) -> None:
         for flag, given in (
             ("--teacher", run.teacher is not None),
             ("--teacher-ema", run.teacher_ema),
+            ("--teacher-sharding", run.teacher_sharding != "none"),
         ):
             if given:
                 raise ValueError(f"{flag}: {command.name} has no teacher; leave it out")

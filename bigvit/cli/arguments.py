@@ -4,6 +4,7 @@ those that several commands take, with what they mean."""
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NoReturn, get_args
 
 from bigvit.recipe.bounds import Bound, Memory, Side, allow
@@ -115,6 +116,20 @@ def size_of(options: argparse.Namespace) -> int | tuple[int, int] | None:
     if len(given) > 2:
         raise ValueError(f"--image-size: {given} is not one or two numbers of pixels")
     return given[0] if len(given) == 1 else (given[0], given[1])
+
+
+def refuse_unwritable(path: Path, what: str = "--out") -> None:
+    """Raise ValueError where a file cannot be made, before what goes into it is."""
+    if path.is_dir():
+        raise ValueError(f"{what} {path}: it is a folder; name a file")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{what} {path}: there is no folder {path.parent}; make it first")
+    try:
+        with TemporaryFile(dir=path.absolute().parent):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"{what} {path}: nothing can be written there ({reason})") from None
 
 
 def run_folder_of(path: Path) -> Path:

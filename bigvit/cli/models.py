@@ -88,9 +88,11 @@ def _compare(options: argparse.Namespace) -> None:
     if not runs and options.ema:
         raise ValueError("--ema: timm's models have no average; leave it out")
     first = arguments.data_root_of(options, runs[0]) if runs else options.data_root
-    from bigvit.visualize import drawing, most_apart
+    arguments.refuse_unwritable(options.out)
+    from bigvit.visualize import drawing
 
     drawing.check(options.out)
+    from bigvit.visualize import most_apart
     from bigvit.visualize.compare import compare
 
     more = (options.batch_size, options.workers, options.ema)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from bigvit.cli.arguments import A_RECIPE, Add
+from bigvit.cli.arguments import A_RECIPE, Add, refuse_unwritable
 from bigvit.recipe.bounds import Bound
 
 Count = Annotated[int, Bound(1, 2**17)]
@@ -29,8 +29,8 @@ def _rehearse(options: argparse.Namespace) -> int:
     from bigvit.rehearse.certificate import asked, certificate
 
     of = asked([options.recipe, *options.overrides], options.ranks, options.per_node, options.rank)
-    if options.out is not None and not options.out.absolute().parent.is_dir():
-        raise ValueError(f"--out {options.out}: there is no folder {options.out.parent}")
+    if options.out is not None:
+        refuse_unwritable(options.out)
     from bigvit.rehearse.whole import rehearsed  # slow
 
     found, figures = rehearsed(of.command, of.layout, of.per_node, of.rank)

@@ -30,12 +30,13 @@ class Distilled(Objective):
 
 def hard(student: Tensor, teacher: Tensor) -> Tensor:
     """Cross-entropy with the teacher's arg-max, not smoothed, averaged over the batch: the second
-    term of equation 3.3 without its factor.
+    term of equation 3.3 without its factor. It is not finite where the teacher's logits are not,
+    whose arg-max would be a class like any other.
 
     Args:
         student, teacher: logits (B, K).
     """
-    return F.cross_entropy(student.float(), teacher.argmax(dim=1))
+    return F.cross_entropy(student.float(), teacher.argmax(dim=1)) + 0 * teacher.float().sum()
 
 
 def soft(student: Tensor, teacher: Tensor, tau: float, mean: str) -> Tensor:

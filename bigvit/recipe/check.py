@@ -221,12 +221,13 @@ def _check_distillation(recipe: Recipe) -> None:
                 f"{path}.head: distillation is not allowed; this {kind} has no distillation token: "
                 f"--{path}.head class, or a model with one (DeiT and CaiT: model.distillation)"
             )
-    if recipe.teacher is not None and not distilled:
+    heads = {each.head for each in distilled.values() if each.weight > 0}
+    if recipe.teacher is not None and not heads:
         raise ValueError(
             "teacher: no objective learns from it; add HardDistillation or SoftDistillation, or "
             "leave the teacher out"
         )
-    if model.fusion and "distillation" not in {each.head for each in distilled.values()}:
+    if model.fusion and "distillation" not in heads:
         raise ValueError(
             "model.distillation: no objective trains the distillation token's head; add one whose "
             "head is distillation, or choose a model without the token"

@@ -22,7 +22,7 @@ from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source
 from bigvit.data.workers import workers_for
 from bigvit.ranks.joining import Ranks, alone
-from bigvit.recipe import Data, Images, Recipe
+from bigvit.recipe import Data, Digits, Images, Recipe
 from bigvit.task import DTYPES, PREDICTION
 
 BINS = 15  # of equal width, of the calibration error (arXiv:1706.04599)
@@ -132,9 +132,21 @@ def compare(
     """
     ranks = alone()
     runs = {each: _from_run(each, ema, ranks) for each in given if not each.startswith(TIMM)}
+    given_data = data is not None
     if data is None:
         data = next(iter(runs.values())).data
+    for each, model in runs.items():
+        if _kind(model.data) != _kind(data):
+            raise ValueError(
+                f"{each} was trained on {_kind(model.data)}, and the test set has {_kind(data)}; "
+                "compare models of the same kind of images"
+            )
     test = open_source(data, "test", data_root)
+    if len(test.classes) > data.classes or (given_data and len(test.classes) < data.classes):
+        raise ValueError(
+            f"the test set has {len(test.classes):,} classes, and its recipe {data.classes:,}; "
+            "choose the recipe of these images (--recipe), or another --data-root"
+        )
     models = [runs[each] if each in runs else _from_timm(each, data, ranks) for each in given]
     names = _distinct([model.name for model in models])
     models = [model._replace(name=name) for model, name in zip(models, names, strict=True)]
@@ -178,6 +190,10 @@ def _asked(
 def _entropy(shares: Tensor) -> Tensor:
     """Of probabilities (..., K) -> (...), nats."""
     return torch.special.entr(shares).sum(dim=-1)
+
+
+def _kind(data: Data) -> str:
+    return "digits of 8 x 8 pixels" if isinstance(data, Digits) else "colour images"
 
 
 def _from_run(given: str, ema: bool, ranks: Ranks) -> Model:

@@ -65,12 +65,10 @@ def fitting(text: str, width: int) -> str:
 
 
 def check(path: Path) -> None:
-    """Raise ValueError where `save` could not write, before what is drawn is computed."""
+    """Raise ValueError where a file's name says a kind of picture that `save` does not write."""
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if (kind := path.suffix[1:].lower() or "png") not in kinds:
         raise ValueError(f"--out {path}: there is no picture of kind {kind}; choose .png or .pdf")
-    if not path.parent.is_dir():
-        raise ValueError(f"--out {path}: there is no folder {path.parent}; make it first")
 
 
 def save(figure: Figure, path: Path) -> None:

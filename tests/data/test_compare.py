@@ -167,6 +167,10 @@ def test_an_interval_is_agresti_and_mins():
         (["RUN", "OTHER", "--recipe", "none_such"], "none_such"),
         (["RUN", "OTHER", "--out", "/nowhere/apart.png"], "/nowhere/apart.png"),
         (["RUN", "OTHER", "--out", "apart.what"], "what"),
+        (["RUN", "OTHER", "--out", "EMPTY"], "it is a folder"),
+        (["RUN", "OTHER", "--out", "/proc/apart.png"], "nothing can be written"),
+        (["RUN", "OTHER", "--recipe", "digits_vit"], "digits of 8 x 8 pixels"),
+        (["RUN", "OTHER", "--recipe", "deit3_b16_in1k_224"], "1,000"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

@@ -102,6 +102,7 @@ def nan(found: dict[str, torch.Tensor]) -> None:
     found["norm.weight"][3] = float("nan")
 
 
+CUT = ("--teacher-sharding", "host")
 CASES: dict[str, tuple[Make, str]] = {
     "none": (fresh, "student learns from a teacher; give its weights by --teacher: a run,"),
     "none at resume": (resumed, "learns from a teacher; give its weights by --teacher"),
@@ -112,6 +113,10 @@ CASES: dict[str, tuple[Make, str]] = {
     "an average for a recipe without": (
         lambda r: ["digits_vit", *TINY, *ALONE, "--run-dir", str(r / "x"), "--teacher-ema"],
         "--teacher-ema: digits_vit has no teacher; leave it out",
+    ),
+    "cut for a recipe without": (
+        lambda r: [*["digits_vit", *TINY, *ALONE], "--run-dir", str(r / "x"), *CUT],
+        "--teacher-sharding: digits_vit has no teacher; leave it out",
     ),
     "absent": (lambda r: fresh(r, "--teacher", r / "absent"), "there is no such file or folder"),
     "gone at resume": (lambda r: resumed(r, "--teacher", r / "gone"), "there is no such file"),

@@ -202,6 +202,15 @@ def test_a_confident_mistake_keeps_loss_and_gradient_finite(objective: Objective
         assert loss == 0 and gradient.abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@each_of("objective", EVERY)
+def test_a_teacher_that_answers_nothing_is_no_teacher(objective: Any, value: Any, made: Made):
+    """The arg-max of what is not a number is a class; the loss has to say that it is none."""
+    teacher = made.teacher.clone()
+    teacher[1, 2] = value
+    assert not ours(made._replace(teacher=teacher), objective)[0].isfinite()
+
+
 def with_objectives(recipe: Recipe, *items: Objective) -> Recipe:
     return replace(recipe, objectives=items)
 
@@ -214,6 +223,10 @@ REFUSED: list[tuple[Recipe, str]] = [
         "objectives.1: HardDistillation has no teacher to learn from",
     ),
     (with_objectives(TEACHERS, LABEL), "teacher: no objective learns from it"),
+    (
+        with_objectives(TEACHERS, LABEL, HardDistillation(weight=0.0, head="class")),
+        "teacher: no objective learns from it",
+    ),
     (
         with_objectives(TEACHERS, LABEL, BY_TOKEN),
         "objectives.1.head: distillation is not allowed; this DeiT has no distillation token",

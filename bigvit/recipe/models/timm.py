@@ -19,8 +19,11 @@ OURS = {
     "in_chans": "model.in_chans",
     "img_size": "data.image_size",
     "drop_path_rate": "model.drop_path",
+    "pretrained": "--init",
+    "pretrained_cfg": "--init",
+    "checkpoint_path": "--init",
 }
-"""Arguments of timm's that fields of a recipe say."""
+"""Arguments of timm's that a recipe or an option says."""
 
 
 @dataclass(frozen=True)
