@@ -21,11 +21,13 @@ from bigvit.recipe import (
     DRLoc,
     FixedLayerScale,
     Fixup,
+    MixToken,
     Ramp,
     Recipe,
     Run,
     Shift,
     TFixup,
+    TokenLabeling,
     UniformLayerScale,
 )
 from bigvit.recipe.bounds import Bound, bounds_of
@@ -102,8 +104,13 @@ def recipe_of_parts() -> dict[str, Recipe]:
     assert isinstance(cait.model, CaiT)
     drloc = next(r for r in found.values() if isinstance(r.objectives[-1], DRLoc))
     ramped = replace(drloc.objectives[-1], ramp=Ramp(warmup_epochs=1, last=0.5))  # pyright: ignore
-    digits = found["digits_vit"]
+    digits, lv = found["digits_vit"], found["lv_vit_s_in1k_224"]
+    labels = (*lv.objectives, TokenLabeling(weight=1.0, smoothing=0.1))
+    mixed = replace(lv.data, mix=MixToken(alpha=1.0, cell=16, group=8))
     return found | {
+        "labelled": replace(
+            lv, model=replace(lv.model, dense_head=True), data=mixed, objectives=labels
+        ),
         "shifted": replace(digits, data=replace(digits.data, augment=Shift(pixels=1))),
         "ramped": replace(drloc, objectives=(drloc.objectives[0], ramped)),
         "average": replace(cait, model=replace(cait.model, pooling=AveragePooling())),

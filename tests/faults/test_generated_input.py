@@ -42,7 +42,7 @@ def test_options_of_the_light_commands(folder, capfd) -> None:
     names = ("recipe", "first", "second", "training")
     given: dict[str, str] = {name: "digits_vit" for name in names}
     given |= {"path": "run", "paths": "run", "images": "own.txt", "hostfile": "own.txt"}
-    given |= {"ranks": "1", "model": "run", "models": "timm:none"}
+    given |= {"ranks": "1", "model": "run", "models": "timm:none", "teacher": "run", "out": "maps"}
     cases = generated.command_cases(cli._parser(), given)
     assert refused(cases, folder, capfd) > 300
 
@@ -178,7 +178,13 @@ def test_as_a_user_starts_them(program: str, folder: Path) -> None:
     if program == "bigvit.cli":
         given = {"path": "run", "paths": "run", "images": "own.txt", "recipe": "digits_vit"}
         given |= {"hostfile": "own.txt", "training": "digits_vit", "first": "a", "second": "b"}
-        given |= {"ranks": "1", "model": "run", "models": "timm:none"}
+        given |= {
+            "ranks": "1",
+            "model": "run",
+            "models": "timm:none",
+            "teacher": "run",
+            "out": "maps",
+        }
         cases = [*generated.command_cases(cli._parser(), given)]
         cases = [case for case in cases if "huge" in case.name][::5]
         words = [sys.executable, "-m", program]
