@@ -11,9 +11,14 @@ LINE = 140  # characters of JSON that are not broken up
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON in one piece: a reader sees the old file or the new one."""
+    write_bytes(path, (lines(value) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file in one piece, likewise."""
     aside = path.with_name(f".{path.name}.aside")
-    with aside.open("w") as file:
-        file.write(lines(value) + "\n")
+    with aside.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     rename(aside, path)

@@ -1,13 +1,12 @@
 """A teacher's weights, as `--teacher` names them: read one after another, and told by a digest."""
 
-import struct
 from collections.abc import Callable, Mapping
 
 import torch
 import xxhash
 from torch import Tensor, nn
 
-from bigvit.checkpoint.weights import Unfit, check_names, read_init
+from bigvit.checkpoint.weights import Unfit, check_names, hash_weight, read_init
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Run, Teacher
 
@@ -75,8 +74,7 @@ class TeacherWeights:
             for name in sorted(self.own):
                 weight = self.given[name].to(torch.float32).contiguous()
                 self._check(name, weight)
-                hasher.update(name.encode() + struct.pack(f"<{weight.dim()}q", *weight.shape))
-                hasher.update(weight.numpy().data)
+                hash_weight(hasher, name, weight)
                 take(name, weight)
         first, *others = self.ranks.texts(hasher.hexdigest())
         for rank, other in enumerate(others, 1):

@@ -1,12 +1,14 @@
 """Weights to start from, from wherever they are: our runs and exports, timm, the authors' files."""
 
 import math
+import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from bigvit.checkpoint.containers import chosen, renamed, unwrapped
 from bigvit.checkpoint.manifest import Damaged, digest_of_file
 from bigvit.checkpoint.model import read_checkpoint
+from bigvit.checkpoint.of_timm import pretrained
 from bigvit.checkpoint.pickled import TorchFile
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe.words import read_json
@@ -160,6 +163,12 @@ def fitted(
     return weights, Fitted(resampled, new_head, source if given.grid is None else None)
 
 
+def hash_weight(hasher: xxhash.xxh3_128, name: str, weight: Tensor) -> None:
+    """Add a weight to a digest: its name and shape, and its values, which are float32."""
+    hasher.update(name.encode() + struct.pack(f"<{weight.dim()}q", *weight.shape))
+    hasher.update(weight.numpy().data)
+
+
 def check_names(given: Iterable[str], wanted: Collection[str], what: str) -> None:
     """Raise Unfit where other weights are given than a model has."""
     names = set(given)
@@ -224,16 +233,7 @@ def _on_grid(given: Given, grid: Grid) -> Given:
 def _from_timm(name: str, average: bool, flag: str) -> Given:
     if average:
         raise ValueError(f"timm has no average of the weights; leave {flag}-ema out")
-    import timm
-
-    try:
-        model: Any = timm.create_model(name, pretrained=True)
-    except Exception as error:  # unknown name, no weights, no network: many kinds of its own
-        said = next(iter(str(error).splitlines()), "")
-        raise ValueError(
-            f"{type(error).__name__}: {said}; timm has to know the name and to reach its weights: "
-            "without a network give a file of them"
-        ) from None
+    model = pretrained(name)
     raw = dict(model.state_dict())
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
     return Given(renamed(raw), grid, raw=raw)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from bigvit import keyed_random
@@ -19,7 +20,7 @@ from bigvit.data.augment.crop import ResizedCrop
 from bigvit.data.augment.on_device import FIELDS, numbers_of
 from bigvit.data.augment.three_augment import Three
 from bigvit.data.batch import Batch, Draws
-from bigvit.data.decode import BadImage, Unread
+from bigvit.data.decode import BadImage, Photo, Unread
 from bigvit.data.label_maps.form import BadMaps
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.mix import draw
@@ -104,26 +105,25 @@ def _train_sample(
     return Sample(_blank(data), place.id, slot, False, tuple(bad))
 
 
-def _test_sample(source: Source, data: Data, place: TestIndex) -> Sample:
-    """The image of a place, as it is tested."""
+def _sample(
+    source: Source,
+    data: Data,
+    shown: Callable[[Image.Image | Photo, Data], NDArray[np.uint8]],
+    place: TestIndex,
+) -> Sample:
+    """The image of a place, nothing of it at random."""
     id, real = place
     try:
-        pixels = augment.test_image(source.open(id), data)
+        pixels = shown(source.open(id), data)
     except BadImage:
         return Sample(_blank(data), id, id, False, (id,))
     return Sample(pixels, id, id, real, ())
 
 
-def _whole_sample(source: Source, data: Data, place: TestIndex) -> Sample:
-    """The whole image of a place, resized to the data's size, whatever its shape was."""
-    id, real = place
-    try:
-        image = source.open(id)
-        whole = ResizedCrop(0, 0, *image.size, data.image_size, "bicubic")
-        pixels = augment.apply(image, augment.Drawn(whole, False, None, None))
-    except BadImage:
-        return Sample(_blank(data), id, id, False, (id,))
-    return Sample(pixels, id, id, real, ())
+def _whole(image: Image.Image | Photo, data: Data) -> NDArray[np.uint8]:
+    """An image (C, H, W), all of it, resized to the data's size whatever its shape was."""
+    whole = ResizedCrop(0, 0, *image.size, data.image_size, "bicubic")
+    return augment.apply(image, augment.Drawn(whole, False, None, None))
 
 
 def train_batches(
@@ -187,7 +187,9 @@ def test_batches(
     Places without an image left repeat the last one. Theirs, and a bad image's, have `valid` false.
     """
     workers = workers if isinstance(data, Images) else 0  # digits need no decoding
-    images = _Batches(source, partial(_test_sample, source, data), data, size, workers)
+    images = _Batches(
+        source, partial(_sample, source, data, augment.test_image), data, size, workers
+    )
     places = test_places(len(source), size, rank, world)
     for step, batch in enumerate(_stream(images, places, workers)):
         yield batch._replace(number=step, micro=0)
@@ -202,7 +204,7 @@ def whole_batches(
     places = (
         [TestIndex(each[min(i, len(each) - 1)], i < len(each)) for i in range(size)] for each in ids
     )
-    images = _Batches(source, partial(_whole_sample, source, data), data, size, workers)
+    images = _Batches(source, partial(_sample, source, data, _whole), data, size, workers)
     yield from _stream(images, places, workers)
 
 

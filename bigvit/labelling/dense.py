@@ -7,7 +7,6 @@ is checked of every teacher, and what it does not hold for is refused.
 Shapes: B images, C channels, h x w cells, D width, K classes.
 """
 
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from bigvit.checkpoint.of_timm import TIMM, of_timm
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.trained import trained
+from bigvit.checkpoint.weights import hash_weight
 from bigvit.labelling.whole import WHOLE
 from bigvit.recipe import Data, ImageSize, Timm, sides
 
@@ -61,8 +61,7 @@ def digest_of(model: nn.Module) -> str:
     """Of the weights and their names."""
     hasher = xxhash.xxh3_128()
     for name, weight in sorted(model.state_dict().items()):
-        hasher.update(name.encode() + struct.pack(f"<{weight.dim()}q", *weight.shape))
-        hasher.update(weight.detach().cpu().float().contiguous().numpy().data)
+        hash_weight(hasher, name, weight.detach().cpu().float().contiguous())
     return hasher.hexdigest()
 
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 
-from bigvit.checkpoint.files import rename, write_json
+from bigvit.checkpoint.files import write_bytes, write_json
 from bigvit.data.label_maps.form import (
     LOOKUP,
     LOOKUP_BYTES,
@@ -94,7 +95,7 @@ class Writer:
             )
         for row, record in zip(rows, records, strict=True):
             record["check"] = check_of(self.names[row], record)
-        _write(self.folder / file_name(number), records.tobytes())
+        write_bytes(self.folder / file_name(number), records.tobytes())
 
     def finish(self) -> LabelMaps:
         """Read all files back, each rank a share, and write the manifest. Collective.
@@ -192,7 +193,7 @@ class Writer:
             raise BadMaps(
                 f"{path}: it was damaged, and has been removed; run the command again to make it"
             )
-        return digest_of(path)
+        return xxhash.xxh3_128_hexdigest(content)
 
     def _complete(self, digests: list[str]) -> None:
         """Rank 0: write what finds the maps."""
@@ -206,17 +207,7 @@ class Writer:
         parts = (high.astype("<u8"), low.astype("<u8"), order.astype("<u4"))
         lookup = b"".join(part.tobytes() for part in parts)
         assert len(lookup) == LOOKUP_BYTES * len(self.names)
-        _write(self.folder / NAMES, self.names.text)
-        _write(self.folder / LOOKUP, lookup)
+        write_bytes(self.folder / NAMES, self.names.text)
+        write_bytes(self.folder / LOOKUP, lookup)
         files = {"files": digests, "lookup": digest_of(self.folder / LOOKUP)}
         write_json(self.folder / MANIFEST, self.form.as_json() | files)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """A file, whole or absent."""
-    aside = path.with_name(f".{path.name}.aside")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    rename(aside, path)

@@ -6,19 +6,16 @@ Shapes: B images, C channels, N patches, D width, K classes; T = N + 1 tokens, t
 first.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bigvit.layers.attention import Attention
 from bigvit.layers.batch_norm import BatchNorm
-from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
+from bigvit.layers.plain_block import PlainBlock
 from bigvit.layers.precision import upcast
-from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
 from bigvit.recipe import ImageSize, LVViT
@@ -53,28 +50,18 @@ class ConvolutionalPatchEmbed(nn.Module):
         return x_BDhw.flatten(2).transpose(1, 2), (h, w)
 
 
-class Block(nn.Module):
+class Block(PlainBlock):
     """x + attention(norm(x)) / divisor, then x + mlp(norm(x)) / divisor (table 4)."""
 
     def __init__(self, model: LVViT) -> None:
-        super().__init__()
-        self.recompute = False
+        super().__init__(model.embed_dim, model.num_heads, model.hidden_dim, EPS, qkv_bias=False)
         self.divisor = model.divisor
-        self.norm1 = LayerNorm(model.embed_dim, EPS)
-        self.attn = Attention(model.embed_dim, model.num_heads, qkv_bias=False)
-        self.norm2 = LayerNorm(model.embed_dim, EPS)
-        self.mlp = Mlp(model.embed_dim, model.hidden_dim)
-
-    def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:
-        """x (B, T, D), what the two branches drop -> (B, T, D)."""
-        x = add_branches(x, [self._attention], drop[:1], self.recompute)
-        return add_branches(x, [self._mlp], drop[1:], self.recompute)
 
     def _attention(self, x: Tensor) -> Tensor:
-        return upcast(self.attn(self.norm1(x))) / self.divisor
+        return super()._attention(x) / self.divisor
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return upcast(self.mlp(self.norm2(x))) / self.divisor
+        return super()._mlp(x) / self.divisor
 
 
 class LabeledVisionTransformer(Backbone):

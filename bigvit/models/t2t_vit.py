@@ -7,20 +7,17 @@ have no dropout.
 Shapes: B images, N tokens, D width; T = N + 1 tokens, the class token first.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bigvit.layers.attention import Attention
-from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.performer import Performer
+from bigvit.layers.plain_block import PlainBlock
 from bigvit.layers.precision import upcast
 from bigvit.layers.sinusoid import sinusoid
-from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
 from bigvit.recipe import ImageSize, T2TViT
@@ -55,29 +52,6 @@ def _soft_split(maps: Tensor, kernel: int, stride: int, padding: int):
     return F.unfold(maps, kernel, padding=padding, stride=stride).transpose(1, 2), (h, w)
 
 
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, model: T2TViT) -> None:
-        super().__init__()
-        self.recompute = False
-        self.norm1 = LayerNorm(model.embed_dim, EPS)
-        self.attn = Attention(model.embed_dim, model.num_heads, qkv_bias=False)
-        self.norm2 = LayerNorm(model.embed_dim, EPS)
-        self.mlp = Mlp(model.embed_dim, model.hidden_dim)
-
-    def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:
-        """x (B, T, D), what the two branches drop -> (B, T, D)."""
-        x = add_branches(x, [self._attention], drop[:1], self.recompute)
-        return add_branches(x, [self._mlp], drop[1:], self.recompute)
-
-    def _attention(self, x: Tensor) -> Tensor:
-        return upcast(self.attn(self.norm1(x)))
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        return upcast(self.mlp(self.norm2(x)))
-
-
 class T2TVisionTransformer(Backbone):
     """T2T-ViT: tokens from tokens, a class token, positions, blocks, and a linear head."""
 
@@ -86,7 +60,9 @@ class T2TVisionTransformer(Backbone):
         self.config = model
         self.tokens_to_token = TokensToToken(model, image_size)
         self.cls_token = nn.Parameter(torch.empty(1, 1, model.embed_dim))
-        self.blocks = nn.ModuleList(Block(model) for _ in range(model.depth))
+        size = model.embed_dim, model.num_heads, model.hidden_dim
+        each = (PlainBlock(*size, EPS, qkv_bias=False) for _ in range(model.depth))
+        self.blocks = nn.ModuleList(each)
         self.norm = LayerNorm(model.embed_dim, EPS)
         self.head = nn.Linear(model.embed_dim, model.num_classes)
 

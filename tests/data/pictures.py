@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from bigvit.recipe import Images, RandomResizedCrop, Recipe, StochasticDepth, ThreeAugment
 from bigvit.recipes.digits import digits_vit
+from bigvit.task import Task
 
 CLASSES = ["china", "flower"]
 DATA = Images(
@@ -94,6 +96,20 @@ def write_folders(root: Path, split: str, images: list[tuple[str, int, bytes]]) 
         folder = root / split / CLASSES[target]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
+
+
+def spread(recipe: Recipe, seed: int) -> Task:
+    """A task whose predictions differ from image to image: some are right, and some are not even
+    among the best five."""
+    task, generator = Task(recipe), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in task.parameters():
+            if parameter.ndim >= 2:
+                scale = parameter[0].numel() ** -0.5
+                parameter.normal_(0, scale, generator=generator)
+            else:
+                parameter.uniform_(0.5, 1.5, generator=generator)
+    return task
 
 
 def png_claiming(width: int, height: int) -> bytes:

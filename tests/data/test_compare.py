@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import CLASSES, RECIPE, bad_contents, jpegs, write_folders
+from pictures import CLASSES, RECIPE, bad_contents, jpegs, spread, write_folders
+from PIL import Image
 from saving import save
 
 from bigvit.cli import main
@@ -20,22 +21,9 @@ from bigvit.evaluate import evaluate_checkpoint
 from bigvit.export import export
 from bigvit.ranks.joining import alone
 from bigvit.recipe.store import to_json
-from bigvit.task import Task
 from bigvit.visualize.compare import Answers
 
 TEST = 23
-
-
-def spread(seed: int) -> Task:
-    """A task whose predictions differ from image to image."""
-    task, generator = Task(RECIPE), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in task.parameters():
-            if parameter.ndim >= 2:
-                parameter.normal_(0, parameter[0].numel() ** -0.5, generator=generator)
-            else:
-                parameter.uniform_(0.5, 1.5, generator=generator)
-    return task
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for seed in (27, 28):
         run = tmp_path_factory.mktemp("of") / "run"
         here = replace(alone(), device=torch.device("cpu"))
-        engine = SingleEngine(lambda seed=seed: spread(seed), RECIPE, here)
+        engine = SingleEngine(lambda seed=seed: spread(RECIPE, seed), RECIPE, here)
         save(engine, run / "checkpoints", 5, to_json(RECIPE), keep=1)
         (run / "recipe.json").write_text(json.dumps({"recipe": to_json(RECIPE)}))
         made.append(run)
@@ -84,7 +72,7 @@ def test_models_are_compared_image_by_image(
     right: list[torch.Tensor] = []
     shares: list[torch.Tensor] = []
     for name, run, seed in ((one, runs[0], 27), (two, runs[1], 28)):
-        task, normalise = spread(seed).eval(), Normalise(RECIPE.data)
+        task, normalise = spread(RECIPE, seed).eval(), Normalise(RECIPE.data)
         batches = list(batches_of(source, RECIPE.data, 8, 0, 1, 0))
         with torch.no_grad():
             said = torch.cat([task.predict(normalise(b.images))[b.valid] for b in batches])
@@ -129,12 +117,29 @@ def test_classes_of_another_order_are_told_by_their_names(
     source = open_source(RECIPE.data, "test", root)
     batch = next(batches_of(source, RECIPE.data, 64, 0, 1, 0))
     with torch.no_grad():
-        said = spread(27).eval().predict(Normalise(RECIPE.data)(batch.images))[batch.valid]
+        said = spread(RECIPE, 27).eval().predict(Normalise(RECIPE.data)(batch.images))[batch.valid]
     backwards = (len(CLASSES) - 1 - said.argmax(1) == batch.targets[batch.valid]).double().mean()
     assert found["models"]["backwards"]["top1"] == pytest.approx(100 * backwards.item())
     (other / "classes.json").write_text(json.dumps([*names[1:], "a unicorn"]))
     assert main(["compare", *map(str, args)]) == 2
     assert repr(names[0]) in capsys.readouterr().err
+
+
+def test_a_set_with_some_of_the_classes_is_told_among_these(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """As ImageNet-A: the class it has not got is nobody's answer. Images are gray, and oblong."""
+    root, paths = tmp_path / "some", list[Path]()
+    (root / "val" / "flower").mkdir(parents=True)
+    for number, size in enumerate([(40, 90), (7, 5), (64, 64)]):
+        Image.linear_gradient("L").resize(size).save(root / "val" / "flower" / f"{number}.png")
+    for number, run in enumerate(runs):
+        paths.append(tmp_path / f"known_{number}")
+        shutil.copytree(run, paths[-1])
+        (paths[-1] / "classes.json").write_text(json.dumps(CLASSES))
+    found = compared(capsys, *paths, "--data-root", root, "--out", tmp_path / "apart.png")
+    assert found["images"] == 3
+    assert all(model["top1"] == 100 for model in found["models"].values())
 
 
 def test_an_interval_is_agresti_and_mins():

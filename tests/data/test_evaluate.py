@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from pictures import CLASSES, DATA, RECIPE, bad_contents, jpegs, write_folders
+from pictures import CLASSES, DATA, RECIPE, bad_contents, jpegs, spread, write_folders
 from saving import save
 from torch import Tensor
 
@@ -56,16 +56,7 @@ def with_bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def new_task() -> Task:
     """Of weights under which some images are right, and some are not even among the best five."""
-    task = Task(HEAD)
-    generator = torch.Generator().manual_seed(27)
-    with torch.no_grad():
-        for parameter in task.parameters():
-            if parameter.ndim >= 2:
-                scale = parameter[0].numel() ** -0.5
-                parameter.normal_(0, scale, generator=generator)
-            else:
-                parameter.uniform_(0.5, 1.5, generator=generator)
-    return task
+    return spread(HEAD, 27)
 
 
 @pytest.fixture(scope="module")
