@@ -43,7 +43,8 @@ from bigvit.task import DTYPES, Task
 
 BATCH, GROUP, CLASSES = 8, 8, 1000
 MOST = 0.03
-LOW, HIGH = 0.93, 1.25  # of what is alive at once
+LOW, HIGH = 0.93, 1.15  # of what is alive at once
+HIGHER = {"LV-ViT": 1.25}  # a small one's peak is in its loss on patches, planned too high
 WAYS = {  # what: rate of stochastic depth, share of the blocks recomputed
     "nothing dropped": (0.0, 0.0),
     "0.5 skipped": (0.5, 0.0),
@@ -185,6 +186,7 @@ def rows(small: bool) -> list[Row]:
                 table.append(Row(kept, f"{ratio:.4f}", "", f"within {MOST:.0%}", ok))
                 ratio = alive_over_found(taken, recomputed)
                 most = f"activations and gradients at once, predicted / found, {what}"
-                ok = LOW <= ratio <= HIGH
-                table.append(Row(most, f"{ratio:.3f}", "", f"{LOW} to {HIGH}", ok))
+                high = HIGHER.get(name, HIGH)
+                ok = LOW <= ratio <= high
+                table.append(Row(most, f"{ratio:.3f}", "", f"{LOW} to {high}", ok))
     return table
