@@ -61,7 +61,7 @@ def recipe_of(model: Model, image_size: ImageSize, precision: str) -> Recipe:
     if model.fusion:
         objectives += (HardDistillation(weight=0.5, head="distillation"),)
     if isinstance(model, LVViT) and model.dense_head:
-        objectives += (TokenLabeling(weight=1.0, smoothing=0.1),)
+        objectives += (TokenLabeling(weight=1.0, smoothing=0.1, labels="image"),)
     return replace(published, model=model, data=data, objectives=objectives, precision=precision)
 
 

@@ -47,6 +47,7 @@ class Manifest:
     evaluation_due: bool = False  # the run was stopped before the evaluation at this batch
     losses: tuple[float, ...] = ()  # of the updates before, as far as --loss-jump looks back
     teacher: str | None = None  # a digest of the teacher's weights, if there was one
+    label_maps: str | None = None  # a digest of the label maps, if there were some
     _: KW_ONLY
     files: tuple[File, ...]
     tensors: tuple[Row, ...]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ class Saver:
         keep_every: int | None = None,
         data: dict[str, Any] | None = None,
         background: bool = True,
-        teacher: str | None = None,
+        given: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Collective.
 
@@ -91,11 +92,12 @@ class Saver:
             keep_every: leave those at a multiple of this many batches, too.
             data: what the images are, to be compared when the run is resumed.
             background: false writes without a copy, and returns when all is written.
-            teacher: a digest of its weights, to be compared likewise.
+            given: digests of what the run was given beside its recipe, by the manifest's fields, to
+                be compared likewise.
         """
         self.engine, self.folder, self.recipe = engine, folder, recipe
         self.keep, self.keep_every, self.data = keep, keep_every, data
-        self.background, self.teacher = background, teacher
+        self.background, self.given = background, given
         # on rank 0, to be emptied: batches of new whole checkpoints, and what went wrong beside
         self.saved: list[int] = []
         self.warnings: list[str] = []
@@ -150,7 +152,7 @@ class Saver:
             data=self.data,
             evaluation_due=evaluation_due,
             losses=tuple(losses),
-            teacher=self.teacher,
+            **self.given,
         )
         self._writing = _Writing(whole, aside, manifest, *self._slices())
         self._thread = threading.Thread(target=self._write, args=(self._writing,), daemon=True)

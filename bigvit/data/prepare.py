@@ -17,9 +17,9 @@ from torch import Tensor
 
 from bigvit.data.augment import on_device
 from bigvit.data.batch import Batch, Draws
-from bigvit.data.label_maps.cropping import cropped
+from bigvit.data.label_maps.cropping import SparseMaps, cropped
 from bigvit.data.mix import mix_images, mix_targets, patch_sources
-from bigvit.recipe import Data, Images, MixToken, Recipe, TokenLabeling
+from bigvit.recipe import Data, Images, MixToken, Recipe, ReLabel, TokenLabeling
 
 HOST = torch.device("cpu")
 
@@ -37,6 +37,8 @@ class Targets(NamedTuple):
     # where an objective is to be told and there is none, by the image's target; MixToken's are of
     # the image that the patch is of
     map: Tensor | None = None
+    # (B, K) float32: what a map of labels says of the whole crop, mixed as the images are
+    crop: Tensor | None = None
 
 
 class Inputs(NamedTuple):
@@ -104,7 +106,10 @@ class Prepare:
         own = recipe.data.mix if isinstance(recipe.data, Images) else None
         self.of_tokens = own if isinstance(own, MixToken) else None
         self.image_size = recipe.data.image_size
-        self.labelled = any(isinstance(each, TokenLabeling) for each in recipe.objectives)
+        of_patches = [each for each in recipe.objectives if isinstance(each, TokenLabeling)]
+        self.mapped = any(each.labels == "map" for each in of_patches)
+        self.labelled = bool(of_patches) and not self.mapped
+        self.relabelled = any(isinstance(each, ReLabel) for each in recipe.objectives)
         self.ahead = Ahead(device)
         self.teacher = teacher
         self.grid = recipe.model.grid(recipe.data.image_size)
@@ -118,25 +123,39 @@ class Prepare:
         images = self.normalise(images)
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()
-        own, mix = dense, None
+        own, crop, mix = dense, None, None
+        if self.relabelled and batch.maps is not None:
+            crop = cropped(batch.maps, (1, 1), len(self.classes)).flatten(0, 2)
         if self.group is not None and batch.mix is not None:
             if self.of_tokens is None:
                 images = mix_images(images, batch.mix, self.group)
             else:
                 mix = patch_sources(self.of_tokens, self.image_size, batch.mix)
-            own, dense = dense, mix_targets(dense, batch.mix, self.group)
+            dense = mix_targets(own, batch.mix, self.group)
+            crop = None if crop is None else mix_targets(crop, batch.mix, self.group)
         answers = None if self.teacher is None else self.teacher(images)
-        shares = None
-        if batch.maps is not None:
-            maps = cropped(batch.maps, self.grid, len(self.classes)).flatten(1, 2)
-            shares = maps if mix is None else maps.gather(0, mix[:, :, None].expand_as(maps))
-        elif self.labelled:
-            one = dense[:, None].expand(-1, prod(self.grid), -1)
-            shares = one if mix is None else own[mix]
-        if shares is not None:
-            shares = shares.unflatten(1, self.grid)
-        targets = Targets(batch.targets, dense, answers, shares)
+        shares = self._of_patches(batch.maps, own, dense, mix)
+        targets = Targets(batch.targets, dense, answers, shares, crop)
         return Inputs(images, targets, batch.draws, batch.number, mix)
+
+    def _of_patches(
+        self, maps: SparseMaps | None, own: Tensor, mixed: Tensor, mix: Tensor | None
+    ) -> Tensor | None:
+        """The labels (B, H, W, K) of patches, if any are asked for.
+
+        Args:
+            own, mixed: of the images (B, K), before and after they were mixed.
+            mix: of which image each patch is (B, N), if not of its own.
+        """
+        if self.mapped and maps is not None:
+            each = cropped(maps, self.grid, len(self.classes)).flatten(1, 2)
+            found = each if mix is None else each.gather(0, mix[:, :, None].expand_as(each))
+        elif self.labelled:
+            one = mixed[:, None].expand(-1, prod(self.grid), -1)
+            found = one if mix is None else own[mix]
+        else:
+            return None
+        return found.unflatten(1, self.grid)
 
     def later(
         self, batches: Sequence[Batch], then: Sequence[Batch] = ()

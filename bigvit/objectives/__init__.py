@@ -30,5 +30,8 @@ def build(objective: recipe.Objective, model: Model, image_size: ImageSize) -> O
             return Distilled("soft_distillation", objective.weight, objective.head, loss)
         case recipe.TokenLabeling():
             return OfPatches(objective)
+        case recipe.ReLabel():
+            loss = partial(cross_entropy, smoothing=objective.smoothing)
+            return Classification("relabel", objective.weight, loss, relabelled=True)
         case recipe.DRLoc():
             return DenseRelativeLocalization(objective, model.maps(image_size))

@@ -17,12 +17,21 @@ from bigvit.objectives.objective import Objective
 class Classification(Objective):
     """A loss of the logits (B, K) and the targets (B, K)."""
 
-    def __init__(self, name: str, weight: float, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        name: str,
+        weight: float,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        relabelled: bool = False,
+    ) -> None:
+        """Args: relabelled: whether the targets are what label maps say of the crops."""
         super().__init__(name, weight)
-        self.loss = loss
+        self.loss, self.relabelled = loss, relabelled
 
     def forward(self, output: Output, targets: Targets, draws: Sequence[Tensor]) -> Tensor:
-        return self.loss(output.logits, targets.dense)
+        shares = targets.crop if self.relabelled else targets.dense
+        assert shares is not None, "the recipe was checked"
+        return self.loss(output.logits, shares)
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor, threshold: float) -> Tensor:

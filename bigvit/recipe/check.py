@@ -16,10 +16,16 @@ from bigvit.recipe.bounds import (
     check_numbers,
     leaves,
 )
-from bigvit.recipe.data import Digits, Images, MixToken, RandomResizedCrop, SimpleRandomCrop
+from bigvit.recipe.data import Digits, Images, Mix, MixToken, RandomResizedCrop, SimpleRandomCrop
 from bigvit.recipe.depth import sides
 from bigvit.recipe.models.lv_vit import LVViT
-from bigvit.recipe.objective import BinaryCrossEntropy, Distillation, DRLoc, TokenLabeling
+from bigvit.recipe.objective import (
+    BinaryCrossEntropy,
+    Distillation,
+    DRLoc,
+    ReLabel,
+    TokenLabeling,
+)
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
@@ -28,6 +34,8 @@ SCALED = 160
 """Pixels of an input's side up to which scaled decoding is faster."""
 INDEX = ("images", "classes", "digest", "contents")
 """What a data set's index is described by, in a checkpoint: index.train.digest."""
+GIVEN = ("teacher.digest", "label_maps.digest")
+"""What is told of that which a run is given beside its recipe."""
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -46,6 +54,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_objectives(recipe)
     _check_distillation(recipe)
     _check_patches(recipe)
+    _check_maps(recipe)
     _check_schedule(recipe)
     given, own = recipe.gradient_precision, recipe.precision
     allowed = "fp32" if own == "fp32" else f"fp32, or {own}, the model's (precision)"
@@ -97,7 +106,7 @@ def check_changes(run: Run, recipe: Recipe) -> None:
     """
     index = [f"index.{split}.{key}" for split in ("train", "test") for key in INDEX]
     known = {""}
-    for path in (*(path for path, _ in leaves(recipe)), *index, "teacher.digest"):
+    for path in (*(path for path, _ in leaves(recipe)), *index, *GIVEN):
         names = path.split(".")
         known |= {".".join(names[:i]) for i in range(1, len(names) + 1)}
     for name in run.allow_change:
@@ -260,6 +269,32 @@ def _check_patches(recipe: Recipe) -> None:
         raise ValueError(
             "teacher: not allowed with MixToken, whose images are mixed within the student alone; "
             "choose another data.mix"
+        )
+
+
+def _check_maps(recipe: Recipe) -> None:
+    """Maps of labels are of photographs, and a patch that shows two images has no label there."""
+    if not recipe.maps:
+        return
+    i, kind = next(
+        (i, type(each).__name__)
+        for i, each in enumerate(recipe.objectives)
+        if isinstance(each, ReLabel | TokenLabeling)
+    )
+    if not isinstance(recipe.data, Images):
+        raise ValueError(
+            f"objectives.{i}: {kind} is not allowed; the digits have no label maps: leave it out"
+        )
+    asked = {each.labels for each in recipe.objectives if isinstance(each, TokenLabeling)}
+    if len(asked) > 1:
+        raise ValueError(
+            "objectives: patches have one label each, from their map or of their image; give all "
+            "TokenLabeling the same labels"
+        )
+    if "map" in asked and isinstance(recipe.data.mix, Mix):
+        raise ValueError(
+            "data.mix: Mix is not allowed where patches learn from label maps, as a patch would "
+            "show two images; choose None, or MixToken"
         )
 
 

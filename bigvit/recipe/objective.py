@@ -17,6 +17,7 @@ __all__ = [
     "HardDistillation",
     "Objective",
     "Ramp",
+    "ReLabel",
     "SoftDistillation",
     "TokenLabeling",
 ]
@@ -73,8 +74,19 @@ Distillation = HardDistillation | SoftDistillation
 @dataclass(frozen=True)
 class TokenLabeling:
     """Cross-entropy of each patch's logits with a label of its own, averaged over patches and
-    images (arXiv:2104.10858, section 3.2): that of the image that the patch is of. The class
-    token's is another objective, `CrossEntropy`."""
+    images (arXiv:2104.10858, section 3.2). The class token's is another objective: `CrossEntropy`
+    with the true label, or `ReLabel`."""
+
+    weight: Weight  # factor of this loss in the sum
+    smoothing: ShareBelow1[float]  # share of a label spread evenly over the classes, in [0, 1)
+    # map: what a label map says of what the patch shows; image: the label of the patch's image
+    labels: Literal["map", "image"]
+
+
+@dataclass(frozen=True)
+class ReLabel:
+    """Cross-entropy of the class token's logits with what a label map says of the whole crop,
+    averaged over the batch (arXiv:2101.05022): in place of the true label."""
 
     weight: Weight  # factor of this loss in the sum
     smoothing: ShareBelow1[float]  # share of a label spread evenly over the classes, in [0, 1)
@@ -150,5 +162,11 @@ class DRLoc:
 
 
 Objective = (
-    BinaryCrossEntropy | CrossEntropy | HardDistillation | SoftDistillation | TokenLabeling | DRLoc
+    BinaryCrossEntropy
+    | CrossEntropy
+    | HardDistillation
+    | SoftDistillation
+    | TokenLabeling
+    | ReLabel
+    | DRLoc
 )

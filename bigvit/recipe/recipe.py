@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from bigvit.recipe.bounds import Batch, Bound
 from bigvit.recipe.data import Data
 from bigvit.recipe.models import Model
-from bigvit.recipe.objective import Objective
+from bigvit.recipe.objective import Objective, ReLabel, TokenLabeling
 from bigvit.recipe.optim import Optimizer, Schedule
 from bigvit.recipe.teacher import Teacher
 
@@ -50,6 +50,14 @@ class Recipe:
     def lr(self, update: int) -> float:
         """Learning rate of an update, 0 being the first."""
         return self.schedule.lr(self.optim.lr, update, self.updates_per_epoch)
+
+    @property
+    def maps(self) -> bool:
+        """Whether objectives learn from label maps; they are given by `--label-maps`."""
+        return any(
+            isinstance(each, ReLabel) or isinstance(each, TokenLabeling) and each.labels == "map"
+            for each in self.objectives
+        )
 
     @property
     def groups(self) -> dict[str, int]:

@@ -33,6 +33,8 @@ class Run:
     teacher_ema: bool = False  # take the average of the weights that lies beside them there
     # host: its weights are cut over the ranks of each host, and gathered block by block
     teacher_sharding: Literal["none", "host"] = "none"
+    # folder of the label maps that the recipe's objectives learn from (`bigvit label-maps`)
+    label_maps: Path | None = None
     bad_images: Share[float] = 0.001  # share of unreadable images at which the run stops
     resume: str | None = None  # 'auto' (the newest checkpoint of the run folder, if any) or a path
     # single: one plain, unsharded process

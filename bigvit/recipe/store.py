@@ -35,6 +35,7 @@ ADDED: dict[str, dict[str, Any]] = {
     },
     "CaiT": {"distillation": None},
     "Images": {"test_images": None, "decode": "exact"},
+    "TokenLabeling": {"labels": "image"},
 }
 """Fields that came later, by dataclass, with what files written before them meant; or what says it
 of the rest of their values."""

@@ -17,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from bigvit.checkpoint.save import DTYPES
 from bigvit.data.batch import Batch
+from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import draw
 from bigvit.data.prepare import Prepare
 from bigvit.engines.build import build_engine, outline
@@ -128,5 +129,8 @@ def _batch(recipe: Recipe, layout: Layout, task: Task, rank: int, micro: int) ->
     shape = size, recipe.data.channels, *sides(recipe.data.image_size)
     images = torch.zeros(shape, dtype=torch.uint8)
     mix, draws = draw(recipe.data, recipe.seed, 0, span), task.draws(0, span)
-    bad = numbers[:0]
-    return Batch(images, numbers, numbers, numbers, 0, micro, real, bad, mix, draws)
+    bad, maps = numbers[:0], None
+    if recipe.maps:
+        cells = torch.zeros(size, 1, 1, 1)
+        maps = SparseMaps(torch.zeros(size, 5).double(), cells.int(), cells.half())
+    return Batch(images, numbers, numbers, numbers, 0, micro, real, bad, mix, draws, maps=maps)

@@ -1,4 +1,4 @@
-"""Weights that a run is given: those to start from, and its teacher's."""
+"""What a run is given beside its recipe: weights to start from, a teacher's, label maps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +8,14 @@ import torch
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.teacher import TeacherWeights
 from bigvit.checkpoint.weights import Unfit, fitted, read_init
+from bigvit.data.label_maps.form import BadMaps
+from bigvit.data.label_maps.maps import LabelMaps
+from bigvit.data.sources import Source
 from bigvit.engines.build import Initial, outline
 from bigvit.engines.teacher import Teaching, TooLarge, check_room
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command
-from bigvit.training.start import Refused, Start, refuse_changes, teacher_of
+from bigvit.training.start import Refused, Start, given_to, refuse_changes
 
 
 def given_weights(command: Command, ranks: Ranks, report: Callable[[str], None]) -> Initial | None:
@@ -55,12 +58,57 @@ def given_teacher(
     teaching = Teaching(recipe, ranks, sharded)
     weights = TeacherWeights(options, recipe.teacher, teaching.model, ranks)
     digest = weights.each(teaching.put)
-    with ranks.agree_on_error(Refused, raised=Refused):
-        if ranks.rank == 0:
-            before = found[1].teacher if found is not None else teacher_of(start.folder)
-            if before is not None:
-                old, new = ({"teacher": {"digest": each}} for each in (before, digest))
-                what = f"{start.folder} holds a run with another teacher than {options.teacher}"
-                refuse_changes(old, new, options.allow_change, what)
+    before = found[1].teacher if found is not None else None
+    other = f"another teacher than {options.teacher}"
+    _refuse_another("teacher", other, before, digest, command, start, ranks)
     report(f"teacher {options.teacher}: {', '.join([*weights.notes, f'weights {digest}'])}")
     return teaching, digest
+
+
+def given_maps(
+    command: Command,
+    start: Start,
+    found: tuple[Path, Manifest] | None,
+    source: Source,
+    ranks: Ranks,
+    report: Callable[[str], None],
+) -> tuple[LabelMaps | None, str | None]:
+    """The label maps that `--label-maps` names, if the recipe learns from some, which must be of
+    the training images; and their digest, which is that of the run that is gone on with.
+    Collective."""
+    folder = command.run.label_maps
+    if not command.recipe.maps or folder is None:
+        return None, None
+    ranks.at(f"reading --label-maps {folder}")
+    maps = None
+    with ranks.agree_on_error(BadMaps, raised=Refused):
+        maps = LabelMaps(folder)
+        if ranks.rank == 0:
+            maps.check(source)
+    assert maps is not None
+    digest, *others = ranks.texts(maps.digest)
+    if set(others) - {digest}:
+        raise Refused(f"--label-maps {folder}: hosts see different ones; every host needs the same")
+    before = found[1].label_maps if found is not None else None
+    other = f"other label maps than {folder}"
+    _refuse_another("label_maps", other, before, digest, command, start, ranks)
+    cells, made_by = "{} x {}".format(*maps.form.cells), maps.form.teacher.name
+    report(f"label maps {folder}: {cells} cells, top {maps.form.top}, made by {made_by}")
+    return maps, digest
+
+
+def _refuse_another(
+    name: str,
+    other: str,
+    before: str | None,
+    digest: str,
+    command: Command,
+    start: Start,
+    ranks: Ranks,
+) -> None:
+    """Refuse what is not what the run was given before. Collective."""
+    with ranks.agree_on_error(Refused, raised=Refused):
+        if ranks.rank == 0 and (before := before or given_to(start.folder, name)) is not None:
+            old, new = ({name: {"digest": each}} for each in (before, digest))
+            what = f"{start.folder} holds a run with {other}"
+            refuse_changes(old, new, command.run.allow_change, what)

@@ -17,6 +17,7 @@ from bigvit.data import photo
 from bigvit.data.bad import BadImages, TooManyBad, gather
 from bigvit.data.batch import Batch
 from bigvit.data.index import shared
+from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_splits
@@ -32,7 +33,7 @@ from bigvit.recipe import Command, Images, Layout
 from bigvit.recipe.store import left_out, to_json
 from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
 from bigvit.training.foreseen import foreseen
-from bigvit.training.given import given_teacher, given_weights
+from bigvit.training.given import given_maps, given_teacher, given_weights
 from bigvit.training.loss_guard import LossGuard, LossJumped
 from bigvit.training.profile import Profile
 from bigvit.training.progress import Place, Progress
@@ -75,7 +76,10 @@ def run(
         due = manifest.evaluation_due and test_set is not None
     index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
     _check_data(index, found, options.allow_change, ranks)
-    teaching, digest = given_teacher(command, start, found, ranks, report)
+    teaching, its = given_teacher(command, start, found, ranks, report)
+    maps, theirs = given_maps(command, start, found, train_set, ranks, report)
+    digests = {"teacher": its, "label_maps": theirs}
+    given = {name: digest for name, digest in digests.items() if digest is not None}
     initial = given_weights(command, ranks, report) if found is None else None
     report(recipe.model.drop_path.summary(recipe.model.branches))
     if options.deterministic:
@@ -95,7 +99,7 @@ def run(
     unwritable = f"--run-dir {start.folder} cannot be written to"
     with ranks.agree_on_error(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
         if folder is not None:
-            folder.accept(digest)
+            folder.accept(given)
     saver = Saver(
         engine,
         start.folder / "checkpoints",
@@ -104,7 +108,7 @@ def run(
         options.keep_every,
         index,
         options.background_save,
-        digest,
+        given,
     )
     expected = foreseen(command, layout, ranks, first.batch) if folder is not None else None
     watch = teaching.watch if teaching is not None else None
@@ -114,7 +118,7 @@ def run(
     try:
         training = Training(
             *(command, layout, engine, saver, train_set, test_set, progress, profile),
-            *(stop_requested, losses, teaching),
+            *(stop_requested, losses, teaching, maps),
         )
         is_saved = found is not None and found[0].parent == saver.folder
         return training.run(first, is_saved, due)
@@ -174,12 +178,13 @@ class Training:
         stop_requested: Callable[[], bool],
         losses: Sequence[float] = (),
         teaching: Teaching | None = None,
+        maps: LabelMaps | None = None,
     ) -> None:
         """Args: losses: of the updates before, which the loss guard looks back at."""
         self.recipe, self.options, self.layout = command.recipe, command.run, layout
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
         self.prepare = Prepare(self.recipe, self.ranks.device, teaching)
-        self.train_set, self.test_set = train_set, test_set
+        self.train_set, self.test_set, self.maps = train_set, test_set, maps
         self.progress, self.profile = progress, profile
         self.stop_requested = stop_requested
         self.workers = workers_for(command.run.workers)
@@ -207,6 +212,7 @@ class Training:
             first.batch,
             self.engine.task.draws,
             on_device,
+            self.maps,
         )
         ahead = self._fetch(batches, first)
         while True:

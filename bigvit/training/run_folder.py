@@ -11,11 +11,12 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bigvit.checkpoint import metrics
@@ -137,11 +138,11 @@ class RunFolder:
         with contextlib.suppress(OSError):
             self.lock.close()
 
-    def accept(self, teacher: str | None = None) -> None:
+    def accept(self, given: Mapping[str, str] = MappingProxyType({})) -> None:
         """Every check has passed: describe what is run.
 
         Args:
-            teacher: a digest of its weights.
+            given: digests of what it was given beside its recipe: "teacher", "label_maps".
         """
         command, checkpoints = self.command, self.path / "checkpoints"
         if not checkpoints.exists():
@@ -150,7 +151,7 @@ class RunFolder:
         description = {
             "name": command.name,
             "recipe": to_json(command.recipe),
-            "teacher": teacher,
+            **given,
             "overrides": list(command.overrides),
             "run": {key: str(value) for key, value in asdict(command.run).items()}
             | {"sharding": command.run.arrangement},

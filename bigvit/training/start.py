@@ -132,11 +132,11 @@ def _refuse_foreign(folder: Path, recipe: dict[str, Any], allowed: Sequence[str]
     )
 
 
-def teacher_of(folder: Path) -> str | None:
-    """The digest of the teacher that the run in a folder began with, where its recipe.json says
-    one."""
+def given_to(folder: Path, what: str) -> str | None:
+    """The digest of what the run in a folder began with ("teacher", "label_maps"), where its
+    recipe.json says one."""
     described = folder / "recipe.json"
-    return read_json(described).get("teacher") if described.exists() else None
+    return read_json(described).get(what) if described.exists() else None
 
 
 def refuse_changes(old: Any, new: Any, allowed: Sequence[str], what: str) -> None:

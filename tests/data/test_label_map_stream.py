@@ -22,12 +22,17 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_source
 from bigvit.labelling.write import Writer
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import batch_layout
+from bigvit.recipe import ReLabel, TokenLabeling, batch_layout
 from bigvit.task import Task
 
 CELLS, TOP = (3, 5), 2
 DATA = replace(pictures.DATA, train_images=48, image_size=(16, 32))
-RECIPE = replace(pictures.RECIPE, data=DATA, schedule=replace(pictures.RECIPE.schedule, epochs=1))
+RECIPE = replace(
+    pictures.RECIPE,
+    data=DATA,
+    objectives=(ReLabel(1.0, 0.1), TokenLabeling(1.0, 0.1, "map")),
+    schedule=replace(pictures.RECIPE.schedule, epochs=1),
+)
 
 
 def map_of(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -73,8 +78,9 @@ def whole(parts: list[Batch]) -> dict[str, Tensor]:
     found = {name: torch.cat([getattr(part, name) for part in parts]) for name in fields}
     for name in ("where", "classes", "scores"):
         found[name] = torch.cat([getattr(part.maps, name) for part in parts])
-    shares = [Prepare(RECIPE)(part).targets.map for part in parts]
-    found["map"] = torch.cat([share for share in shares if share is not None])
+    targets = [Prepare(RECIPE)(part).targets for part in parts]
+    found["map"] = torch.cat([each.map for each in targets if each.map is not None])
+    found["crop"] = torch.cat([each.crop for each in targets if each.crop is not None])
     return found
 
 

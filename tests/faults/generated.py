@@ -105,7 +105,7 @@ def recipe_of_parts() -> dict[str, Recipe]:
     drloc = next(r for r in found.values() if isinstance(r.objectives[-1], DRLoc))
     ramped = replace(drloc.objectives[-1], ramp=Ramp(warmup_epochs=1, last=0.5))  # pyright: ignore
     digits, lv = found["digits_vit"], found["lv_vit_s_in1k_224"]
-    labels = (*lv.objectives, TokenLabeling(weight=1.0, smoothing=0.1))
+    labels = (*lv.objectives, TokenLabeling(weight=1.0, smoothing=0.1, labels="image"))
     mixed = replace(lv.data, mix=MixToken(alpha=1.0, cell=16, group=8))
     return found | {
         "labelled": replace(

@@ -70,7 +70,7 @@ MODELS: dict[str, Model] = {
 def recipe_of(model: Model, precision: str = "fp32") -> Recipe:
     recipe = replace(digits_vit, model=model, precision=precision, ema=0.9)
     if isinstance(model, LVViT):  # whose head on patches wants its own
-        recipe = replace(recipe, objectives=(*recipe.objectives, TokenLabeling(0.5, 0.1)))
+        recipe = replace(recipe, objectives=(*recipe.objectives, TokenLabeling(0.5, 0.1, "image")))
     return recipe
 
 

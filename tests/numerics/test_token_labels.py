@@ -40,7 +40,7 @@ MODEL = LVViT(
 
 def recipe_of(mix: Mix | MixToken | None = MIX, model: Any = MODEL) -> Recipe:
     data = replace(photos_vit_64.data, image_size=SIZE, classes=7, mix=mix)
-    labelled = (TokenLabeling(1.0, 0.1),) if model is MODEL else ()
+    labelled = (TokenLabeling(1.0, 0.1, "image"),) if model is MODEL else ()
     given = (*photos_vit_64.objectives, *labelled)
     return replace(photos_vit_64, model=model, data=data, objectives=given, batch_size=48)
 
@@ -148,7 +148,7 @@ def test_the_loss_is_the_literal_one(classes: int):
     mixed = maps.flatten(1, 2)[mix, torch.arange(6)].unflatten(1, grid)
     logits = dense[:, 0]
     output = Output(logits, dense, grid, logits, {}, dense=dense)
-    loss = objectives.build(TokenLabeling(1.0, 0.1), MODEL, SIZE)
+    loss = objectives.build(TokenLabeling(1.0, 0.1, "image"), MODEL, SIZE)
     found = loss(output, Targets(boxes[:, 0], logits, map=mixed), ())
     given = [tuple(box) for box in boxes.tolist()]
     expected = literal.token_labeling(dense.tolist(), maps.tolist(), given, group, 0.1)

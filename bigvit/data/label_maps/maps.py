@@ -63,6 +63,12 @@ class LabelMaps:
     def __len__(self) -> int:
         return self.form.images
 
+    @property
+    def digest(self) -> str:
+        """Of what they say of which image, wherever they lie and whoever made them."""
+        said = [self.form.names, *self.form.classes, *self.digests]
+        return xxhash.xxh3_128_hexdigest("\0".join(said).encode())
+
     def row(self, name: str) -> int:
         """Which row is an image's.
 
