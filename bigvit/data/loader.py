@@ -21,6 +21,7 @@ from bigvit.data.augment.on_device import FIELDS, numbers_of
 from bigvit.data.augment.three_augment import Three
 from bigvit.data.batch import Batch, Draws
 from bigvit.data.decode import BadImage, Photo, Unread
+from bigvit.data.label_maps.cropping import BOX
 from bigvit.data.label_maps.form import BadMaps
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.mix import draw
@@ -29,7 +30,7 @@ from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
 from bigvit.data.workers import PREFETCH, shape_of, slots
 from bigvit.ranks.stopping import SIGNALS
-from bigvit.recipe import Data, Images, Layout, Recipe
+from bigvit.recipe import Data, Images, Layout, RandAugment, Recipe
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 Draw = Callable[[int, tuple[int, int]], Draws]
@@ -62,13 +63,13 @@ class Sample(NamedTuple):
     valid: bool  # whether there is an image
     bad: tuple[int, ...]  # images that could not be read on the way to this one
     three: Three | None = None  # what is left to the device
-    map: "Mapped | None" = None
+    map: "Mapped | None" = None  # if labels are read from maps
 
 
 class Mapped(NamedTuple):
     """An image's map of labels, and what is seen of it."""
 
-    where: tuple[float, ...]  # left, top, right, bottom as shares of the image; 1 if flipped
+    where: tuple[float, ...]  # as `SparseMaps` says it
     classes: NDArray[Any]  # (h, w, k)
     scores: NDArray[np.float16]  # (h, w, k)
 
@@ -95,7 +96,7 @@ def _train_sample(
             pixels = augment.apply(image, drawn, scaled)
             found = None
             if maps is not None:
-                where = (*drawn.box(image.size), float(drawn.flip))
+                where = (*drawn.box(image.size), float(drawn.flip), *drawn.affines(data))
                 found = Mapped(where, *maps.read(source.name(id)))
             return Sample(pixels, id, slot, True, tuple(bad), three, found)
         except BadImage:
@@ -276,7 +277,8 @@ class _Batches(Dataset[Any]):
         map_shape: tuple[int, int, int] | None = None,
     ) -> None:
         self.source, self.sample = source, sample
-        self.ring = Ring(slots(workers), size, shape_of(data), drawn, map_shape)
+        where = 0 if map_shape is None else numbers_for(data)
+        self.ring = Ring(slots(workers), size, shape_of(data), drawn, map_shape, where)
 
     def __getitems__(self, wanted: tuple[int, Sequence[Any]]) -> "Filled | Unread":
         """A slot with the images at places, or why no image can be read."""
@@ -301,6 +303,12 @@ class _Batches(Dataset[Any]):
         except Unread as error:  # raised, torch would write its own story around it
             return error
         return Filled(self.ring, slot, tuple(sorted(bad)), time.process_time() - began)
+
+
+def numbers_for(data: Data) -> int:
+    """Numbers that say what is seen of an image (`SparseMaps.where`)."""
+    augment = data.augment if isinstance(data, Images) else None
+    return BOX + (6 * augment.operations if isinstance(augment, RandAugment) else 0)
 
 
 def _blank(data: Data) -> NDArray[np.uint8]:

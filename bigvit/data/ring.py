@@ -30,7 +30,7 @@ class Fields(NamedTuple):
 
     numbers: NDArray[np.int64]  # (3, B) targets, ids and slots of the epoch
     drawn: NDArray[np.float64]  # (B, D) how the device is to vary the images
-    where: NDArray[np.float64]  # (B, 5), or (B, 0) without maps, as those below
+    where: NDArray[np.float64]  # (B, 5 + 6 n); (B, 0) without maps, as those below
     classes: NDArray[np.int32]  # (B, h x w x k)
     scores: NDArray[np.float16]  # (B, h x w x k)
     valid: NDArray[np.bool_]  # (B,)
@@ -47,18 +47,20 @@ class Ring:
         shape: tuple[int, int, int],
         drawn: int = 0,
         map_shape: tuple[int, int, int] | None = None,
+        where: int = 0,
     ) -> None:
         """
         Args:
             shape: of an image, (C, H, W).
             drawn: numbers that are drawn for each, D.
             map_shape: of its map of labels, (h, w, k), if it has one.
+            where: numbers that say what is seen of it.
 
         Raises:
             Unread: there is not so much memory.
         """
         self.images, self.shape, self.drawn = images, shape, drawn
-        self.map_shape = map_shape
+        self.map_shape, self.where = map_shape, where
         self.size = slot_bytes(shape, images) + sum(self._more)
         try:
             self.memory = mmap.mmap(-1, slots * self.size)
@@ -83,7 +85,7 @@ class Ring:
     def _more(self) -> list[int]:
         """Bytes of the fields that not all have: drawn, where, classes and scores."""
         entries = 0 if self.map_shape is None else math.prod(self.map_shape)
-        each = (8 * self.drawn, 40 if entries else 0, 4 * entries, 2 * entries)
+        each = (8 * self.drawn, 8 * self.where, 4 * entries, 2 * entries)
         return [size * self.images for size in each]
 
     def fields(self, slot: int) -> Fields:
@@ -92,7 +94,7 @@ class Ring:
         return Fields(
             numbers.view(np.int64).reshape(3, -1),
             drawn.view(np.float64).reshape(self.images, self.drawn),
-            where.view(np.float64).reshape(self.images, 5 if len(where) else 0),
+            where.view(np.float64).reshape(self.images, self.where),
             classes.view(np.int32).reshape(self.images, len(classes) // (4 * self.images)),
             scores.view(np.float16).reshape(self.images, len(scores) // (2 * self.images)),
             valid.view(np.bool_),
@@ -153,7 +155,7 @@ class Filled(NamedTuple):
 def _maps(parts: list[Tensor], images: int, shape: tuple[int, int, int]) -> SparseMaps:
     where, classes, scores = parts
     return SparseMaps(
-        where.view(torch.float64).view(images, 5),
+        where.view(torch.float64).view(images, -1),
         classes.view(torch.int32).view(images, *shape),
         scores.view(torch.float16).view(images, *shape),
     )

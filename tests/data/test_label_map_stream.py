@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bigvit.data.augment import draw
+from bigvit.data.augment.rand_augment import STILL
 from bigvit.data.batch import Batch
 from bigvit.data.decode import Unread
 from bigvit.data.label_maps.cropping import cropped
@@ -22,11 +23,16 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_source
 from bigvit.labelling.write import Writer
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import ReLabel, TokenLabeling, batch_layout
+from bigvit.recipe import RandAugment, ReLabel, TokenLabeling, batch_layout
 from bigvit.task import Task
 
 CELLS, TOP = (3, 5), 2
-DATA = replace(pictures.DATA, train_images=48, image_size=(16, 32))
+DATA = replace(
+    pictures.DATA,
+    train_images=48,
+    image_size=(16, 32),
+    augment=RandAugment(operations=2, magnitude=9.0, magnitude_std=0.5, increasing=True),
+)
 RECIPE = replace(
     pictures.RECIPE,
     data=DATA,
@@ -86,7 +92,7 @@ def whole(parts: list[Batch]) -> dict[str, Tensor]:
 
 def test_maps_are_those_of_the_images_and_their_crops(source: Source, maps: LabelMaps) -> None:
     maps.check(source)
-    plain = stream(source, None, 1, 0, 16)
+    plain, turned = stream(source, None, 1, 0, 16), 0
     for [batch], [bare] in zip(stream(source, maps, 1, 0, 16), plain, strict=True):
         assert torch.equal(batch.images, bare.images) and bare.maps is None
         assert batch.maps is not None and batch.maps.classes.dtype == torch.int32
@@ -96,7 +102,9 @@ def test_maps_are_those_of_the_images_and_their_crops(source: Source, maps: Labe
             assert np.array_equal(batch.maps.scores[i], scores)
             size = source.open(id).size
             drawn = draw(DATA, RECIPE.seed, 0, slot, size)
-            assert batch.maps.where[i].tolist() == [*drawn.box(size), drawn.flip]
+            where = [*drawn.box(size), drawn.flip, *drawn.affines(DATA)]
+            assert batch.maps.where[i].tolist() == where and len(where) == 17
+            turned += where[5:] != [*STILL, *STILL]
         inputs = Prepare(RECIPE)(batch)
         shares = inputs.targets.map
         assert shares is not None and shares.shape == (16, 2, 4, 2)
@@ -104,6 +112,7 @@ def test_maps_are_those_of_the_images_and_their_crops(source: Source, maps: Labe
         assert Prepare(RECIPE)(bare).targets.map is None
         flips = batch.maps.where[:, 4]
         assert 0 < flips.sum() < 16
+    assert turned > 5
 
 
 @pytest.mark.parametrize(("world", "workers", "micro"), [(1, 2, 8), (2, 1, 4)])

@@ -6,15 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from timm.data import auto_augment
 from torchvision.ops import roi_align
 
 from bigvit.data import augment
 from bigvit.data.augment import Drawn
 from bigvit.data.augment.crop import ResizedCrop, SimpleCrop
+from bigvit.data.augment.rand_augment import STILL, Operation, Operations
 from bigvit.data.label_maps.cropping import SparseMaps, aligned, cropped
 from bigvit.recipe import RandomResizedCrop
 
 CLASSES = 23
+GEOMETRIC = {"Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel"}
 SHAPES = [((18, 18), (14, 14)), ((18, 18), (1, 1)), ((9, 14), (4, 7)), ((5, 12), (11, 3))]
 
 
@@ -106,6 +110,60 @@ def test_a_ramp_stays_that_ramp(flip: bool) -> None:
     torch.testing.assert_close(found[..., 1], down[:, None].expand(7, 14))
     torch.testing.assert_close(found[..., 0], 2 * across.expand(7, 14))
     assert not found[..., 2].any()
+
+
+OPERATIONS = [
+    [("Rotate", 25.0)],
+    [("ShearX", -0.25), ("Color", 1.4)],
+    [("ShearY", 0.3)],
+    [("TranslateXRel", 0.3), ("TranslateYRel", -0.2)],
+    [("Rotate", -17.0), ("ShearX", 0.2), ("TranslateYRel", 0.15)],
+    [("TranslateXRel", 0.2), ("Equalize", None), ("Rotate", 30.0)],
+    [("Posterize", 4)],
+]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("operations", OPERATIONS)
+def test_maps_follow_what_randaugment_does_to_the_image(operations: Any, flip: bool) -> None:
+    """Pixels that say where they are, and where they come from in the end, by Pillow."""
+    width, height, size, grid, cells = 320, 240, (96, 192), (4, 6), (36, 48)
+    down, across = np.mgrid[:height, :width].astype(np.float64)
+    given = np.stack([across + 0.5, down + 0.5, np.full_like(down, 1.0)], axis=-1)
+    crop = ResizedCrop(40, 30, 240, 150, size, "bilinear")
+    seen: list[np.ndarray] = []
+    of_place = [each for each in operations if each[0] in GEOMETRIC]
+    for channel in range(3):  # in floats, which 8 bits would round
+        image = Image.fromarray(given[..., channel].astype(np.float32), "F")
+        image = image.resize((192, 96), Image.Resampling.BILINEAR, (40, 30, 280, 180))
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
+        for name, value in of_place:
+            options = {"resample": Image.Resampling.BILINEAR, "fillcolor": 0}
+            image = auto_augment.NAME_TO_OP[name](image, value, **options)
+        seen.append(np.asarray(image, np.float64))
+    cell = (len(seen[0]) // grid[0], len(seen[0][0]) // grid[1])
+    means = [each.reshape(grid[0], cell[0], grid[1], cell[1]).mean((1, 3)) for each in seen]
+
+    made = Operations(tuple(Operation(*each) for each in operations), (0, 0, 0), "bilinear")
+    drawn = Drawn(crop, flip, made, None)
+    rows, columns = np.mgrid[: cells[0], : cells[1]] + 0.5
+    scores = np.stack([columns / cells[1], rows / cells[0], np.ones(cells)], axis=-1)
+    steps = [number for affine in made.affines(size) for number in affine]
+    where = (*drawn.box((width, height)), float(flip), *(steps or STILL))
+    maps = SparseMaps(
+        torch.tensor([where], dtype=torch.float64),
+        torch.arange(3, dtype=torch.int32).expand(1, *cells, 3),
+        torch.from_numpy(scores)[None].half(),
+    )
+    found = aligned(maps, grid, 3)[0].numpy()
+    whole = means[2] > 0.999  # nothing that was filled in
+    assert whole.sum() >= 6
+    assert np.abs(found[..., 2] - means[2]).max() < (0.12 if of_place else 1e-3)
+    assert np.abs(found[..., 0] - means[0] / width)[whole].max() < 0.004
+    assert np.abs(found[..., 1] - means[1] / height)[whole].max() < 0.004
+    if not of_place:
+        upright = maps._replace(where=maps.where[:, :5])
+        torch.testing.assert_close(aligned(upright, grid, 3)[0].numpy(), found)
 
 
 def test_whole_images_at_the_maps_own_grid_are_the_maps() -> None:

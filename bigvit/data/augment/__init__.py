@@ -15,12 +15,12 @@ from bigvit import keyed_random
 from bigvit.data.augment import crop, erasing, rand_augment, shift, three_augment
 from bigvit.data.augment.crop import Box, ResizedCrop, SimpleCrop
 from bigvit.data.augment.erasing import Erased
-from bigvit.data.augment.rand_augment import Operations
+from bigvit.data.augment.rand_augment import STILL, Affine, Operations
 from bigvit.data.augment.shift import Moved
 from bigvit.data.augment.three_augment import Three
 from bigvit.data.decode import Photo
 from bigvit.data.photo import extension
-from bigvit.recipe import Data, Digits, Images, RandAugment, Shift, ThreeAugment
+from bigvit.recipe import Data, Digits, Images, RandAugment, Shift, ThreeAugment, sides
 
 
 class Drawn(NamedTuple):
@@ -41,6 +41,17 @@ class Drawn(NamedTuple):
                 return (-across, -along, 1 - across, 1 - along)
             case None:
                 return (0.0, 0.0, 1.0, 1.0)
+
+    def affines(self, data: Data) -> list[float]:
+        """Where RandAugment takes pixels of the input from: six numbers (`Affine`) for each
+        operation that it may do, the last one's first, those that move nothing at the end."""
+        if not isinstance(data, Images) or not isinstance(data.augment, RandAugment):
+            return []
+        found = list[Affine]()
+        if isinstance(self.augment, Operations):
+            found = self.augment.affines(sides(data.image_size))
+        found += [STILL] * (data.augment.operations - len(found))
+        return [number for affine in found for number in affine]
 
 
 def draw(data: Data, seed: int, epoch: int, slot: int, size: tuple[int, int]) -> Drawn:

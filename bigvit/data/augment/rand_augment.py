@@ -1,5 +1,6 @@
 """RandAugment (arXiv:1909.13719) as timm does it: its operations and strengths, our draws."""
 
+import math
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -34,6 +35,12 @@ OPERATIONS = (
 INCREASING = {"Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"}
 
 
+Affine = tuple[float, float, float, float, float, float]
+"""Where a place (x, y) comes from, both in shares of the sides: a x + b y + c, d x + e y + f."""
+
+STILL: Affine = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+
+
 class Operation(NamedTuple):
     """timm's name of an operation, and its argument, if it takes one."""
 
@@ -57,6 +64,36 @@ class Operations(NamedTuple):
             arguments = () if value is None else (value,)
             image = NAME_TO_OP[name](image, *arguments, **common)
         return image
+
+    def affines(self, size: tuple[int, int]) -> list[Affine]:
+        """Where each that moves pixels of an image of (height, width) takes them from, the last
+        one first."""
+        height, width = size
+        each = (_affine(name, value or 0.0, width / height) for name, value in self.operations)
+        return [affine for affine in each if affine != STILL][::-1]
+
+
+def _affine(name: str, value: float, ratio: float) -> Affine:
+    """Where an operation takes a place from.
+
+    Args:
+        ratio: of the image's width to its height.
+    """
+    match name:
+        case "ShearX":
+            return (1.0, value / ratio, 0.0, 0.0, 1.0, 0.0)
+        case "ShearY":
+            return (1.0, 0.0, 0.0, value * ratio, 1.0, 0.0)
+        case "TranslateXRel":
+            return (1.0, 0.0, value, 0.0, 1.0, 0.0)
+        case "TranslateYRel":
+            return (1.0, 0.0, 0.0, 0.0, 1.0, value)
+        case "Rotate":  # about the centre, against the clock
+            cos, sin = math.cos(math.radians(value)), math.sin(math.radians(value))
+            right, down = -sin / ratio, sin * ratio
+            return (cos, right, (1 - cos - right) / 2, down, cos, (1 - cos - down) / 2)
+        case _:
+            return STILL
 
 
 def draw(
