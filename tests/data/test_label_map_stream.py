@@ -9,6 +9,7 @@ import numpy as np
 import pictures
 import pytest
 import torch
+from mapped import map_of, write_maps
 from torch import Tensor
 
 from bigvit.data.augment import draw
@@ -16,17 +17,13 @@ from bigvit.data.augment.rand_augment import STILL
 from bigvit.data.batch import Batch
 from bigvit.data.decode import Unread
 from bigvit.data.label_maps.cropping import cropped
-from bigvit.data.label_maps.form import Form, Teacher, hashes_of
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_source
-from bigvit.labelling.write import Writer
-from bigvit.ranks.joining import Ranks
 from bigvit.recipe import RandAugment, ReLabel, TokenLabeling, batch_layout
 from bigvit.task import Task
 
-CELLS, TOP = (3, 5), 2
 DATA = replace(
     pictures.DATA,
     train_images=48,
@@ -41,13 +38,6 @@ RECIPE = replace(
 )
 
 
-def map_of(name: str) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(hashes_of([name.encode()])[0])
-    scores = -np.sort(-random.normal(0, 3, (*CELLS, TOP)), axis=-1).astype(np.float16)
-    first = random.integers(0, 2, CELLS)
-    return np.stack([first, 1 - first], axis=-1), scores
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     root = tmp_path_factory.mktemp("photographs")
@@ -57,13 +47,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture(scope="module")
 def maps(source: Source, tmp_path_factory: pytest.TempPathFactory) -> LabelMaps:
-    form = Form(0, CELLS, TOP, tuple(source.classes), 16, "", Teacher("one", "0", (48, 80)))
-    alone = Ranks(0, 1, torch.device("cpu"), None, hosts=("here",))
-    writer = Writer(tmp_path_factory.mktemp("maps"), form, source, alone)
-    for number in writer.todo:
-        each = [map_of(source.name(row)) for row in writer.form.rows(number)]
-        writer.write(number, *map(np.stack, zip(*each, strict=True)))
-    return writer.finish()
+    return write_maps(source, tmp_path_factory.mktemp("maps"))
 
 
 def stream(

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cait  # noqa: E402
 import chain  # noqa: E402
 import guards  # noqa: E402
+import labelled  # noqa: E402
 import lamb  # noqa: E402
 import localization  # noqa: E402
 import others  # noqa: E402
@@ -237,6 +238,7 @@ SCENARIOS = {
         others_ranks,
         *precision.SCENARIOS,
         *taught.SCENARIOS,
+        *labelled.SCENARIOS,
         *timm_models.SCENARIOS,
         *traps.SCENARIOS,
     )

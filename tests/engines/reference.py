@@ -11,9 +11,10 @@ from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import step_name
+from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare, Teacher
-from bigvit.data.sources import DigitsSource
+from bigvit.data.sources import DigitsSource, Source
 from bigvit.engines.build import fill, outline
 from bigvit.engines.engine import Pending, mean_losses
 from bigvit.engines.single import SingleEngine
@@ -58,6 +59,8 @@ def train_single(
     order: int | None = None,
     change: Callable[[SingleEngine], None] | None = None,
     teacher: Teacher | None = None,
+    source: Source | None = None,
+    maps: LabelMaps | None = None,
 ) -> tuple[Weights, list[float]]:
     """Weights after `tiny.updates` of the recipe, with their average as "ema NAME" where there is
     one, and the loss of every update."""
@@ -68,7 +71,12 @@ def train_single(
         change(engine)
     prepare = Prepare(recipe, engine.ranks.device, teacher)
     batches = train_batches(
-        DigitsSource("train"), recipe, tiny.cut(recipe, 1), 0, 0, 0, engine.task.draws
+        source or DigitsSource("train"),
+        recipe,
+        tiny.cut(recipe, 1),
+        *(0, 0, 0),
+        engine.task.draws,
+        maps=maps,
     )
     losses = [
         engine.update(prepare.later(micro), recipe.lr(i)).loss
