@@ -5,7 +5,7 @@ from typing import Any
 
 from each import each_of
 
-from bigvit.recipe import CrossEntropy, LVViT, batch_layout
+from bigvit.recipe import CrossEntropy, LVViT, ReLabel, TokenLabeling, batch_layout
 from bigvit.recipe.check import check_recipe, check_training, leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import recipe_from_json, to_json
@@ -55,6 +55,7 @@ FINETUNED = {
     "schedule.min_lr": 5e-6,
     "batch_size": 512,
 }
+TRUE_LABELS = (CrossEntropy(1.0, 0.1),)
 STEPS: dict[str, dict[str, Any]] = {
     "step1_16_blocks": {"kernels": (16,), "strides": (16,), "mlp_ratio": 4.0},
     "step2_mlp_ratio_3": {"kernels": (16,), "strides": (16,)},
@@ -66,21 +67,20 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-def assert_values(name: str, wanted: dict[str, Any]) -> None:
+def assert_values(name: str, wanted: dict[str, Any], objectives: Any = TRUE_LABELS) -> None:
     recipe = RECIPES[name]
     check_recipe(recipe)
     check_training(recipe)
     assert recipe_from_json(to_json(recipe)) == recipe
     found = dict(leaves(recipe))
     assert {path: found[path] for path in wanted} == wanted
-    assert recipe.objectives == (CrossEntropy(1.0, 0.1),)
+    assert recipe.objectives == objectives
     assert batch_layout(recipe, 8, None).micro_batch == recipe.batch_size // 8
 
 
-@each_of("size", SIZES)
-def test_the_standard_column_of_table_1_and_its_fine_tuning(size: str):
-    dim, depth, heads, filters, divisor, drop, crop, parameters = SIZES[size]
-    own = {
+def own_of(size: str) -> dict[str, Any]:
+    dim, depth, heads, filters, divisor, drop, crop, _ = SIZES[size]
+    return {
         "model.kernels": (7, 3, 3, 8),
         "model.strides": (2, 1, 1, 8),
         "model.filters": filters,
@@ -91,12 +91,45 @@ def test_the_standard_column_of_table_1_and_its_fine_tuning(size: str):
         "model.drop_path.rate": drop,
         "data.test_crop_ratio": crop,
     }
+
+
+@each_of("size", SIZES)
+def test_the_standard_column_of_table_1_and_its_fine_tuning(size: str):
+    own, parameters = own_of(size), SIZES[size][-1]
     name = f"lv_vit_{size}_in1k_224"
     assert_values(name, PRETRAINED | own)
     assert round(RECIPES[name].model.parameters(224) / 1e6, 2) == parameters
     for pixels in (288, 384, 448):
         wanted = {"data.image_size": pixels, "starts_from": name}
         assert_values(f"{name}_ft{pixels}", FINETUNED | own | wanted)
+
+
+@each_of("size", SIZES)
+def test_the_columns_with_label_maps_and_their_fine_tuning(size: str):
+    """Batch 1,024: 1e-3 for ReLabel, 1e-3 x 1024 / 640 for token labelling; no MixUp."""
+    own, name = own_of(size), f"lv_vit_{size}_in1k_224"
+    no_mix = {"data.mix": None}
+    mixed = {name: value for name, value in (PRETRAINED | own).items() if ".mix." not in name}
+    assert_values(f"{name}_relabel", mixed | no_mix, (ReLabel(1.0, 0.1),))
+    dense = {
+        "model.dense_head": True,
+        "data.mix.alpha": 1.0,
+        "data.mix.cell": 16,
+        "optim.lr": 1.6e-3,
+    }
+    labels = TokenLabeling(1.0, 0.1, "map")
+    assert_values(f"{name}_tokens", mixed | dense, (CrossEntropy(1.0, 0.1), labels))
+    large = {"optim.lr": 1e-3, "data.augment.operations": 3} if size == "l" else {}
+    assert_values(f"{name}_tokens_repo", mixed | dense | large, (ReLabel(1.0, 0.1), labels))
+    tuned = {name: value for name, value in (FINETUNED | own).items() if ".mix." not in name}
+    tuned |= {**dense, "optim.lr": 5e-6, "ema": None}
+    for pixels in (288, 384, 448):
+        wanted = {"data.image_size": pixels, "starts_from": f"{name}_tokens"}
+        each = (CrossEntropy(1.0, 0.1), labels)
+        assert_values(f"{name}_tokens_ft{pixels}", tuned | wanted, each)
+    if size == "s":
+        wanted = {"data.image_size": 384, "starts_from": f"{name}_tokens_repo"}
+        assert_values(f"{name}_tokens_repo_ft384", tuned | wanted, (ReLabel(1.0, 0.1), labels))
 
 
 @each_of("step", STEPS)
@@ -109,4 +142,4 @@ def test_the_steps_of_table_2_and_the_rows_of_table_3(step: str):
 
 
 def test_there_are_no_others():
-    assert len(RECIPES) == 4 * 4 + len(STEPS)
+    assert len(RECIPES) == 4 * (4 + 1 + 4 + 1) + 1 + len(STEPS)
