@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bigvit.checkpoint.manifest import Damaged
-from bigvit.data.check import check_data
-from bigvit.data.label_maps.maps import LabelMaps
+from bigvit.data.check import check_data, check_maps
 from bigvit.engines import check as engines
 from bigvit.engines import deterministic
 from bigvit.ranks.starting import Starting
@@ -104,7 +103,7 @@ def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
     if start.checkpoint is None:
         _check_init(command)
     _check_teacher(command, start)
-    _check_maps(command)
+    check_maps(recipe, run.label_maps, command.name)
     return layout, start
 
 
@@ -150,22 +149,6 @@ def _check_teacher(command: Command, start: Start) -> None:
                 f"--teacher {teacher}: it is the run itself ({start.folder}), which cannot be its "
                 "own teacher; name another run"
             )
-
-
-def _check_maps(command: Command) -> None:
-    folder = command.run.label_maps
-    if not command.recipe.maps:
-        if folder is not None:
-            raise ValueError(
-                f"--label-maps {folder}: {command.name} learns from no label maps; leave it out"
-            )
-    elif folder is None:
-        raise ValueError(
-            f"{command.name} learns from label maps; make them by `bigvit label-maps`, and give "
-            "their folder by --label-maps"
-        )
-    else:
-        LabelMaps(folder)
 
 
 def _check_there(flag: str, named: str) -> None:

@@ -19,6 +19,8 @@ def add(add: arguments.Add) -> None:
     text = "images drawn (default: 32, or the batch where it is smaller)"
     command.add_argument("--count", number=Batch, help=text)
     arguments.add_image_size(command)
+    text = "folder of the label maps that the recipe learns from, drawn beside the images"
+    command.add_argument("--label-maps", type=Path, help=text)
     command.add_argument("--out", type=Path, default=Path("samples.png"), help="picture to write")
     command = add(
         "offsets", _offsets, "draw where a localization head sees tokens, and where they are"
@@ -47,12 +49,12 @@ def add(add: arguments.Add) -> None:
 
 
 def _samples(options: argparse.Namespace) -> None:
-    from bigvit.data.check import check_data
+    from bigvit.data.check import check_data, check_maps
     from bigvit.recipe import Run
     from bigvit.recipe.check import check_recipe
     from bigvit.recipe.find import find_recipe
 
-    _, recipe = find_recipe(options.recipe)
+    name, recipe = find_recipe(options.recipe)
     if (size := arguments.size_of(options)) is not None:
         recipe = replace(recipe, data=replace(recipe.data, image_size=size))
     check_recipe(recipe)
@@ -64,8 +66,9 @@ def _samples(options: argparse.Namespace) -> None:
             f"--count: {count} is not allowed; a batch has 1 to {recipe.batch_size} images, "
             "--batch draws another one"
         )
-    run = Run(data_root=options.data_root)
+    run = Run(data_root=options.data_root, label_maps=options.label_maps)
     check_data(recipe.data, run)
+    check_maps(recipe, run.label_maps, name)
     from bigvit.visualize.samples import draw_samples
 
     draw_samples(recipe, run, options.batch, count, options.out)

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.sources import Source, matched, open_source
-from bigvit.recipe import Data, Digits, Images, Run
+from bigvit.recipe import Data, Digits, Images, Recipe, Run
 
 
 def check_data(data: Data, run: Run) -> None:
@@ -23,6 +24,27 @@ def check_data(data: Data, run: Run) -> None:
             train = open_source(data, "train", root)
             test = open_source(data, "test", root) if data.tested else None
             _compare(data, train, test, root)
+
+
+def check_maps(recipe: Recipe, folder: Path | None, name: str) -> None:
+    """Raise ValueError unless label maps are given to a recipe that learns from some, and to no
+    other; they are opened, and not read.
+
+    Args:
+        name: of the recipe.
+    """
+    if not recipe.maps:
+        if folder is not None:
+            raise ValueError(
+                f"--label-maps {folder}: {name} learns from no label maps; leave it out"
+            )
+    elif folder is None:
+        raise ValueError(
+            f"{name} learns from label maps; make them by `bigvit label-maps`, and give their "
+            "folder by --label-maps"
+        )
+    else:
+        LabelMaps(folder)
 
 
 def _compare(data: Images, train: Source, test: Source | None, root: Path | None) -> None:

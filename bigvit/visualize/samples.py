@@ -1,13 +1,17 @@
-"""A picture of a training batch as the model sees it: varied, mixed, with its targets."""
+"""A picture of a training batch as the model sees it: varied, mixed, with its targets and, where it
+learns from some, label maps."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from colorsys import hsv_to_rgb
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.mix import mix_images
 from bigvit.data.prepare import Prepare
@@ -17,17 +21,42 @@ from bigvit.task import Task
 from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, panels, save, show_pixels
 
 CELL = 112  # smallest width of an image in the picture, pixels
+GOLDEN = 0.618034  # the golden section
 LINES = 3  # of text below it
+LINE = 14  # pixels from one to the next
 MARGINS = Margins(below=52)
+Colour = str | tuple[float, float, float]
+
+
+class Line(NamedTuple):
+    """Of a label."""
+
+    text: str
+    colour: Colour = "black"
+
+
+class Panel(NamedTuple):
+    """An image (C, H, W) uint8, and what is written below it."""
+
+    image: Tensor
+    lines: Sequence[Line]
 
 
 def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) -> None:
-    """Write the first `count` images of a global batch, with mixed targets, as one picture."""
+    """Write the first `count` images of a global batch, with mixed targets, as one picture; beside
+    each its label map, if there are some.
+
+    Raises:
+        BadMaps: they are not of these images.
+    """
     with torch.device("meta"):
         task = Task(recipe)
     source = open_source(recipe.data, "train", run.data_root)
-    layout = Layout(1, recipe.batch_size, 1)
-    batch = next(train_batches(source, recipe, layout, 0, 0, number, task.draws))[0]
+    layout, maps = Layout(1, recipe.batch_size, 1), None
+    if run.label_maps is not None:
+        maps = LabelMaps(run.label_maps)
+        maps.check(source)
+    batch = next(train_batches(source, recipe, layout, 0, 0, number, task.draws, maps=maps))[0]
     prepare = Prepare(recipe)
     inputs, normalise = prepare(batch), prepare.normalise
     images = inputs.images
@@ -36,35 +65,75 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
         images = mix_images(images, batch.mix, prepare.group)
     pixels = (images * normalise.std + normalise.mean).clamp(0, 1)
     pixels = (pixels * 255).round().to(torch.uint8)
-    labels = [_label(target, source.classes) for target in inputs.targets.dense[:count]]
-    save(picture(pixels[:count], labels), path)
+    targets = inputs.targets
+    of_cells = targets.map
+    if of_cells is None and targets.crop is not None:
+        of_cells = targets.crop[:, None, None]
+    drawn = list[Panel]()
+    for i in range(count):
+        drawn.append(Panel(pixels[i], _best(targets.dense[i], source.classes)))
+        if maps is not None and of_cells is not None:
+            drawn.append(of_map(of_cells[i], source.classes, pixels.shape[2:]))
+    save(picture(drawn, 1 if maps is None else 2), path)
 
 
-def picture(images: Tensor, labels: Sequence[str]) -> Figure:
-    """Images (B, C, H, W) uint8 with their labels: each pixel is a square of whole pixels."""
-    count, _, height, width = images.shape
+def of_map(shares: Tensor, classes: list[str], size: Sequence[int]) -> Panel:
+    """A label map (H, W, K), so many pixels high and wide: each cell in the colour of its best
+    class, the paler the smaller its share; below it the classes with the most of it."""
+    best = shares.max(dim=-1)
+    colours = torch.tensor([colour(int(number)) for number in best.indices.flatten()])
+    colours = colours.view(*best.indices.shape, 3)
+    cells = torch.lerp(torch.ones(3), colours, best.values[..., None])
+    cells = (cells * 255).round().to(torch.uint8).permute(2, 0, 1)
+    down = torch.arange(size[0]) * cells.shape[1] // size[0]
+    across = torch.arange(size[1]) * cells.shape[2] // size[1]
+    lines = _best(shares.mean(dim=(0, 1)), classes, colour)
+    return Panel(cells[:, down][:, :, across], lines)
+
+
+def colour(number: int) -> Colour:
+    """Of a class: hues of consecutive ones lie far apart."""
+    return hsv_to_rgb(number * GOLDEN % 1, 0.8, 0.9)
+
+
+def picture(drawn: Sequence[Panel], together: int = 1) -> Figure:
+    """Images with their labels, each pixel a square of whole pixels.
+
+    Args:
+        together: how many stay beside each other.
+    """
+    count, (_, height, width) = len(drawn), drawn[0].image.shape
     factor = max(1, -(-CELL // width))
-    across = round(count**0.5 + 0.49)
+    across = together * round((count / together) ** 0.5 + 0.49)
     size = (height * factor, width * factor)
     figure, cells = panels(-(-count // across), across, size, MARGINS)
     for cell in cells.flat:
         cell.set_axis_off()
-    for cell, image, label in zip(cells.flat, images, labels, strict=False):
-        show_pixels(cell, image.permute(1, 2, 0).expand(-1, -1, 3).numpy())
+    for cell, each in zip(cells.flat, drawn, strict=False):
+        show_pixels(cell, each.image.permute(1, 2, 0).expand(-1, -1, 3).numpy())
         lines = [
-            part
-            for line in label.splitlines()
-            for part in textwrap.wrap(line, size[1] // CHARACTER)
+            Line(part, line.colour)
+            for line in each.lines
+            for part in textwrap.wrap(line.text, size[1] // CHARACTER)
         ]
-        text = "\n".join(lines[:LINES])
-        cell.text(0, -3 / size[0], text, va="top", transform=cell.transAxes, **TEXT)
+        for i, line in enumerate(lines[:LINES]):
+            place = (0, -(3 + i * LINE) / size[0])
+            options = TEXT | {"va": "top", "color": line.colour}
+            cell.text(*place, line.text, transform=cell.transAxes, **options)
     return figure
 
 
-def _label(target: Tensor, classes: list[str]) -> str:
-    """The classes of a target (K,), the largest first."""
-    named = [(float(share), classes[i]) for i, share in enumerate(target) if share > 0]
+def _best(
+    shares: Tensor, classes: list[str], of_class: Callable[[int], Colour] | None = None
+) -> list[Line]:
+    """The classes of shares (K,), the largest first."""
+    named = [(float(share), i) for i, share in enumerate(shares) if share > 0]
     named.sort(reverse=True)
-    if len(named) == 1:
-        return named[0][1]
-    return "\n".join(f"{share:.2f} {name}" for share, name in named[:LINES])
+    alone = len(named) == 1
+    return [
+        Line(
+            classes[i] if alone else f"{share:.2f} {classes[i]}",
+            "black" if of_class is None else of_class(i),
+        )
+        for share, i in named[:LINES]
+    ]

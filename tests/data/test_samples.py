@@ -6,13 +6,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mapped import write_maps
 from pictures import DATA, RECIPE, jpegs, write_folders
 from PIL import Image
 
 from bigvit.cli import main
+from bigvit.data.loader import train_batches
+from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
-from bigvit.recipe import Mix, Run
-from bigvit.visualize.samples import draw_samples, picture
+from bigvit.recipe import (
+    Layout,
+    LinearStochasticDepth,
+    LVViT,
+    Mix,
+    MixToken,
+    ReLabel,
+    Run,
+    TokenLabeling,
+)
+from bigvit.task import Task
+from bigvit.visualize.samples import Line, Panel, colour, draw_samples, picture
 
 FILE = """
 import sys
@@ -89,7 +102,7 @@ def test_batches_differ_and_a_batch_is_always_the_same(root: Path, tmp_path: Pat
 @pytest.mark.parametrize("shape", [(3, 3, 32, 32), (5, 1, 7, 12), (1, 3, 130, 90)])
 def test_every_pixel_is_a_square_of_its_own_colour(shape: tuple[int, ...], tmp_path: Path):
     images = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0)).byte()
-    figure = picture(images, ["a $x^2$ class"] * len(images))
+    figure = picture([Panel(image, [Line("a $x^2$ class")]) for image in images])
     figure.savefig(tmp_path / "samples.png")
     with Image.open(tmp_path / "samples.png") as opened:
         pixels = np.asarray(opened.convert("RGB"))
@@ -100,6 +113,58 @@ def test_every_pixel_is_a_square_of_its_own_colour(shape: tuple[int, ...], tmp_p
         wanted = image.permute(1, 2, 0).expand(-1, -1, 3).numpy()
         assert factor >= 1 and (shown == wanted.repeat(factor, 0).repeat(factor, 1)).all()
         assert axes.texts[0].get_text() == "a $x^2$ class"
+
+
+@pytest.mark.parametrize("mix", [None, MixToken(alpha=1.0, cell=8, group=4)])
+def test_label_maps_are_drawn_beside_their_images(root: Path, tmp_path: Path, mix: MixToken | None):
+    """As the model sees them: a cell's colour is its best class's, of the image that it is of."""
+    model = LVViT((8,), (8,), 4, 16, 1, 2, 2.0, 1.0, True, LinearStochasticDepth(0.0, 4), 3, 2)
+    labels = TokenLabeling(1.0, 0.0, "map")
+    recipe = replace(
+        RECIPE,
+        model=model,
+        data=replace(DATA, image_size=(16, 32), mix=mix),
+        objectives=(ReLabel(1.0, 0.0), labels),
+    )
+    maps = write_maps(open_source(DATA, "train", root), tmp_path / "maps")
+    run, out = Run(data_root=root, label_maps=maps.folder), tmp_path / "samples.png"
+    draw_samples(recipe, run, 1, 6, out)
+    with Image.open(out) as opened:
+        pixels = np.asarray(opened.convert("RGB"))
+    source, layout = open_source(DATA, "train", root), Layout(1, 16, 1)
+    batches = train_batches(source, recipe, layout, 0, 0, 1, Task(recipe).draws, maps=maps)
+    inputs = Prepare(recipe)(next(batches)[0])
+    found = inputs.targets.map
+    assert found is not None and (inputs.mix is not None) == (mix is not None)
+    side = pixels.shape[1] // 6  # two of six images in a row, each beside its map
+    for number in range(6):
+        row, column = divmod(number, 3)
+        left = (2 * column + 1) * side
+        top = row * pixels.shape[0] // 2
+        panel = pixels[top + 4 : top + 68, left + 4 : left + 132].astype(float)
+        for i, j in np.ndindex(2, 4):
+            share, best = found[number, i, j].max(dim=-1)
+            wanted = 255 * (1 - float(share) * (1 - np.array(colour(int(best)))))
+            cell = panel[32 * i + 1 : 32 * i + 31, 32 * j + 1 : 32 * j + 31]
+            assert np.abs(cell - wanted).max() <= 1
+
+
+def test_label_maps_that_are_not_given_or_not_asked_for_are_refused(
+    root: Path, recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = ["--data-root", str(root), "--out", str(tmp_path / "samples.png")]
+    assert main(["samples", recipe, *out, "--label-maps", str(tmp_path)]) == 2
+    assert "learns from no label maps" in capsys.readouterr().err
+    mapped = tmp_path / "mapped.py"
+    more = "photos = replace(photos, objectives=(ReLabel(1.0, 0.1),))\n"
+    file = (
+        FILE.format(here=str(Path(__file__).parent)) + "from bigvit.recipe import ReLabel\n" + more
+    )
+    mapped.write_text(file)
+    assert main(["samples", f"{mapped}:photos", *out]) == 2
+    assert "learns from label maps; make them by `bigvit label-maps`" in capsys.readouterr().err
+    assert main(["samples", f"{mapped}:photos", *out, "--label-maps", str(tmp_path)]) == 2
+    assert "there is no manifest.json" in capsys.readouterr().err
 
 
 def test_digits_are_drawn_too(tmp_path: Path):
