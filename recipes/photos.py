@@ -1,6 +1,6 @@
 """A small ViT and a small CaiT in two stages, as DeiT III trains its large ones: at a low
-resolution, then briefly at a higher one. On crops of twelve photographs, which
-`scripts/photos.py` cuts."""
+resolution, then briefly at a higher one; and token labelling made small: a ResNet whose label maps
+a small LV-ViT learns from. On crops of twelve photographs, which `scripts/photos.py` cuts."""
 
 from dataclasses import replace
 
@@ -10,13 +10,19 @@ from bigvit.recipe import (
     CaiT,
     ClassAttention,
     Cosine,
+    CrossEntropy,
     Images,
     LayerScale,
+    LinearStochasticDepth,
+    LVViT,
     Mix,
+    MixToken,
     RandomResizedCrop,
     Recipe,
+    ResNet,
     StochasticDepth,
     ThreeAugment,
+    TokenLabeling,
     ViT,
 )
 
@@ -106,4 +112,47 @@ photos_cait_64_ft96 = replace(
     source=photos_cait_64.source,
     model=photos_cait_64.model,
     starts_from="photos_cait_64",
+)
+
+photos_resnet_64 = replace(
+    photos_vit_64,
+    source="bigvit: the teacher of photos_lv_vit_64_tokens, no paper",
+    model=ResNet(depths=(1, 1), in_chans=3, num_classes=12),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    schedule=Cosine(epochs=8, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
+)
+
+LABELS = CrossEntropy(weight=1.0, smoothing=0.1)
+MODEL = LVViT(
+    kernels=(7, 3, 4),
+    strides=(2, 1, 4),
+    filters=12,
+    embed_dim=64,
+    depth=4,
+    num_heads=2,
+    mlp_ratio=3.0,
+    divisor=2.0,
+    dense_head=False,
+    drop_path=LinearStochasticDepth(rate=0.05, group=4),
+    in_chans=3,
+    num_classes=12,
+)
+
+photos_lv_vit_64 = replace(
+    photos_vit_64,
+    source="bigvit: LV-ViT made small, no paper",
+    model=MODEL,
+    data=replace(photos_vit_64.data, mix=None),
+    objectives=(LABELS,),
+)
+
+photos_lv_vit_64_tokens = replace(
+    photos_lv_vit_64,
+    model=replace(MODEL, dense_head=True),
+    objectives=(LABELS, TokenLabeling(weight=1.0, smoothing=0.1, labels="map")),
+)
+
+photos_lv_vit_64_tokens_mix = replace(
+    photos_lv_vit_64_tokens,
+    data=replace(photos_vit_64.data, mix=MixToken(alpha=1.0, cell=8, group=4)),
 )
