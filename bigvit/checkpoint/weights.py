@@ -27,7 +27,8 @@ EXPORTED, CONFIG = "model.safetensors", "config.json"
 DIGEST = "weights_xxh3_128"
 """The key in an export's config.json that says which weights it is about."""
 
-HEADS = ("head.", "head_dist.", "aux_head.", "fc.")
+OF_PATCHES = "aux_head."
+HEADS = ("head.", "head_dist.", OF_PATCHES, "fc.")
 """How the names of a classifier's weights begin."""
 
 Grid = tuple[int, int]
@@ -54,6 +55,7 @@ class Fitted:
 
     resampled: bool  # positions were resampled to another grid
     new_head: bool  # the head was made anew: none was given, or of another number of classes
+    left_out: bool = False  # a head on patches was given, and the model has none
     assumed: Grid | None = field(default=None, compare=False)  # the positions' grid, not known
 
     def __str__(self) -> str:
@@ -62,7 +64,9 @@ class Fitted:
             done.insert(0, "positions resampled")
         if self.assumed is not None:
             done.insert(0, "positions taken for {} x {}".format(*self.assumed))
-        changed = self.resampled or self.new_head
+        if self.left_out:
+            done.append("head on patches left out")
+        changed = self.resampled or self.new_head or self.left_out
         return ", ".join(done if changed else [*done, "as they are"])
 
 
@@ -129,7 +133,8 @@ def fitted(
     """Weights made to fit a model, whose shapes alone are looked at.
 
     Positions (1, N, D) of another grid are resampled, those of class tokens before them kept; a
-    head of another number of classes, or none, is left out, to be made anew.
+    head of another number of classes, or none, is left out, to be made anew, and so is a head on
+    patches that the model has not.
 
     Args:
         grid: the model's.
@@ -148,7 +153,13 @@ def fitted(
         name in given.weights and given.weights[name].shape != own[name].shape for name in head
     )
     head = head if new_head else []
-    weights = {name: w for name, w in given.weights.items() if name not in head}
+    strange = () if any(name.startswith(OF_PATCHES) for name in own) else (OF_PATCHES,)
+    left_out = any(name.startswith(strange) for name in given.weights)
+    weights = {
+        name: w
+        for name, w in given.weights.items()
+        if name not in head and not name.startswith(strange)
+    }
     check_names(weights, own.keys() - head, "--init")
     source, resampled = None, False
     if (positions := weights.get("pos_embed")) is not None:
@@ -160,7 +171,8 @@ def fitted(
         if weight.shape != own[name].shape:
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
             raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
-    return weights, Fitted(resampled, new_head, source if given.grid is None else None)
+    assumed = source if given.grid is None else None
+    return weights, Fitted(resampled, new_head, left_out, assumed)
 
 
 def hash_weight(hasher: xxhash.xxh3_128, name: str, weight: Tensor) -> None:

@@ -2,7 +2,8 @@
 
 Such a model makes a map of features, takes its mean, and classifies that by one linear layer: then
 the same layer says of each cell what that is, and the mean of the cells is the model's answer. That
-is checked of every teacher, and what it does not hold for is refused.
+is checked of every teacher, and what it does not hold for is refused. Where a model of ours has a
+head on patches, that head says it.
 
 Shapes: B images, C channels, h x w cells, D width, K classes.
 """
@@ -78,12 +79,18 @@ def _of_run(given: str, image_size: ImageSize, ema: bool) -> _Parts:
 
     def cells(images: Tensor) -> Tensor:
         features = model.features(images, model.walk(None, ()))
+        if (found := model.dense(features)) is not None:
+            return found.unflatten(1, features.grid).float()
         if features.cls:
             raise _no_cells(given, "it reads classes off a class token")
         logits = model.classify(features.tokens)
         return logits.unflatten(1, features.grid).float()
 
-    return model, recipe.data, cells, lambda images: model(images).logits, classes
+    def whole(images: Tensor) -> Tensor:
+        output = model(images)
+        return output.logits if output.dense is None else output.dense.mean(dim=1)
+
+    return model, recipe.data, cells, whole, classes
 
 
 def _of_timm(given: str, image_size: ImageSize) -> _Parts:

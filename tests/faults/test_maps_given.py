@@ -7,13 +7,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 from small import content
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from mapped import write_maps  # noqa: E402
 from pictures import DATA, jpegs, write_folders  # noqa: E402
 
+from bigvit.checkpoint.trained import trained  # noqa: E402
+from bigvit.cli import main as bigvit  # noqa: E402
+from bigvit.data.label_maps.maps import LabelMaps  # noqa: E402
 from bigvit.data.sources import open_source  # noqa: E402
 from bigvit.train import main  # noqa: E402
 
@@ -152,6 +158,29 @@ def test_the_same_maps_are_taken_from_elsewhere_and_others_where_it_is_meant(roo
     command = another(root)
     command[command.index("--stop-after") + 1] = "4"
     assert main([*command, *more]) == 85
+
+
+def test_a_model_with_a_head_on_patches_says_what_they_are(root: Path) -> None:
+    """Learning from maps, it may make the next one's; here with random weights, beside them."""
+    out = root / "maps of its own"
+    given = ["--data-root", str(root / "photographs"), "--out", str(out)]
+    sizes = ["--image-size", "24", "40", "--top", "2", "--workers", "0"]
+    assert bigvit(["label-maps", str(root / "run"), *given, *sizes]) == 0
+    maps = LabelMaps(out)
+    assert maps.form.cells == (3, 5)
+    model = trained(root / "run", (24, 40)).task.model
+    source = open_source(DATA, "train", root / "photographs")
+    name = source.name(7)
+    with Image.open(root / "photographs" / name) as image:
+        pixels = np.asarray(image.convert("RGB").resize((40, 24), Image.Resampling.BICUBIC))
+    mean, std = np.array(DATA.mean), np.array(DATA.std)
+    images = torch.from_numpy((pixels / 255 - mean) / std).permute(2, 0, 1)[None].float()
+    with torch.no_grad():
+        logits = model.eval()(images).dense[0].view(3, 5, 2)
+    classes, scores = maps.read(name)
+    best = logits.sort(dim=-1, descending=True)
+    assert np.array_equal(classes, best.indices)
+    np.testing.assert_allclose(scores, best.values, rtol=2e-3, atol=2e-3)
 
 
 def test_one_that_is_damaged_stops_the_training_and_is_named(
