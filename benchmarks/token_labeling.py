@@ -10,12 +10,13 @@ the 240 test images.
 """
 
 import argparse
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks.distillation import free_port, shown, trained
 
@@ -36,16 +37,16 @@ def label(teacher: Path, root: Path, out: Path) -> None:
     command += ["--master-port", str(free_port()), "-m", "bigvit.cli", "label-maps", str(teacher)]
     command += ["--data-root", str(root), "--out", str(out), "--image-size", str(IMAGE_SIZE)]
     command += ["--batch-size", "16", "--workers", "0"]
-    made = subprocess.Popen([sys.executable, *command], stdout=sys.stderr, start_new_session=True)
+    made = subprocess.Popen([sys.executable, *command], stdout=sys.stderr)
     while made.poll() is None and not list(out.glob("maps_*.bin")):
         time.sleep(0.01)
-    try:
-        subprocess.run(["pkill", "-KILL", "-s", str(made.pid)], check=True)
-    finally:
-        made.wait()
-    there = len(list(out.glob("maps_*.bin")))
-    killed = made.returncode == -signal.SIGKILL and not (out / "manifest.json").exists()
-    print(f"killed with {there} files there: {killed}", file=sys.stderr, flush=True)
+    if made.poll() is None:
+        launcher = psutil.Process(made.pid)
+        for process in [launcher, *launcher.children(recursive=True)]:
+            process.kill()
+    made.wait()
+    there, whole = len(list(out.glob("maps_*.bin"))), (out / "manifest.json").exists()
+    print(f"killed with {there} files there, complete: {whole}", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, *command], check=True, stdout=sys.stderr)
 
 
@@ -61,11 +62,12 @@ def main() -> None:
     print(f"teacher: {trained(TEACHER, teacher, root)['top1']:.2f} %", flush=True)
     if not (maps / "manifest.json").is_file():
         label(teacher, root, maps)
+    how = ["--evaluate-every", "12", "--seed"]
     rows = ["| student | class head | dense head | prediction |", "|---" * 4 + "|"]
     for name, what in STUDENTS.items():
         given = [] if name == "photos_lv_vit_64" else ["--label-maps", str(maps)]
         found: list[dict[str, Any]] = [
-            trained(name, args.folder / f"{name}_{seed}", root, "--seed", str(seed), *given)
+            trained(name, args.folder / f"{name}_{seed}", root, *how, str(seed), *given)
             for seed in args.seeds
         ]
         heads = [shown([line[head]["top1"] for line in found if head in line]) for head in HEADS]
