@@ -226,6 +226,8 @@ def command(plan: Plan, choice: Choice) -> str:
         words += ["--data-root", "DATA"]
     if plan.recipe.teacher is not None and run.teacher is None:
         words += ["--teacher", "WEIGHTS"]
+    if plan.recipe.maps and run.label_maps is None:
+        words += ["--label-maps", "MAPS"]
     if run.engine != "deepspeed" and "--engine" not in given:
         words += ["--engine", run.engine]
     if run.sharding is not None and "--sharding" not in given:
