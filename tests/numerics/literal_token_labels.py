@@ -15,6 +15,26 @@ def cross_entropy(logits: Numbers, label: Numbers, smoothing: float) -> float:
     return -sum(p * (z - total) for p, z in zip(each, logits, strict=True))
 
 
+def relabel(
+    logits: Sequence[Numbers],
+    labels: Sequence[Numbers],
+    boxes: Sequence[tuple[int, int, int, int]],
+    cells: int,
+    group: int,
+    smoothing: float,
+) -> float:
+    """The mean over images. Logits (B, K) are of images whose patches are mixed, labels (B, K) of
+    whole crops that are not: they are mixed by the share of so many cells that is the other's."""
+    losses: list[float] = []
+    for i, (top, bottom, left, right) in enumerate(boxes):
+        partner = i // group * group + group - 1 - i % group
+        other = (bottom - top) * (right - left) / cells
+        pairs = zip(labels[i], labels[partner], strict=True)
+        label = [(1 - other) * mine + other * its for mine, its in pairs]
+        losses.append(cross_entropy(logits[i], label, smoothing))
+    return sum(losses) / len(losses)
+
+
 def token_labeling(
     logits: Sequence[Sequence[Numbers]],
     maps: Sequence[Sequence[Sequence[Numbers]]],

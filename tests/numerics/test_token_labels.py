@@ -8,14 +8,17 @@ from itertools import product
 from typing import Any
 
 import literal_token_labels as literal
+import numpy as np
 import pytest
 import torch
 from each import each_of
 from randomised import randomised
+from test_label_map_crops import literal as literal_crop
 from torch import Tensor, nn
 
 from bigvit import models, objectives
 from bigvit.data.batch import Batch
+from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import MixDraws, draw, mix_images, patch_sources
 from bigvit.data.prepare import Prepare, Targets
 from bigvit.models import Output
@@ -25,6 +28,7 @@ from bigvit.recipe import (
     Mix,
     MixToken,
     Recipe,
+    ReLabel,
     TokenLabeling,
 )
 from bigvit.recipe.check import check_recipe
@@ -154,6 +158,49 @@ def test_the_loss_is_the_literal_one(classes: int):
     expected = literal.token_labeling(dense.tolist(), maps.tolist(), given, group, 0.1)
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+@each_of("classes", [7, 21_841])
+def test_what_maps_say_is_learned_as_it_is_written_out(classes: int):
+    """From class numbers and scores, through crop, flip, softmax and MixToken, to both losses."""
+    recipe = recipe_of(model=replace(MODEL, num_classes=classes))
+    objectives_ = (ReLabel(1.0, 0.1), TokenLabeling(1.0, 0.1, "map"))
+    recipe = replace(recipe, data=replace(recipe.data, classes=classes), objectives=objectives_)
+    check_recipe(recipe)
+    count, cells, top = 8, (3, 5), 4
+    generator = torch.Generator().manual_seed(7)
+    scores = 5 * torch.randn(count, *cells, top, generator=generator).half()
+    numbers = torch.stack([torch.randperm(classes, generator=generator)[:top] for _ in range(120)])
+    numbers = numbers.view(count, *cells, top).int()
+    numbers[3, 1, 2, 0], numbers[3, 1, 2, 1:] = classes - 1, torch.tensor([0, 1, 2])
+    where = torch.tensor([[0.1, 0.2, 0.7, 0.9, i % 2] for i in range(count)]).double()
+    dense = np.zeros((count, classes, *cells))
+    for b, r, c, k in np.ndindex(count, *cells, top):
+        dense[b, int(numbers[b, r, c, k]), r, c] = float(scores[b, r, c, k])
+
+    def shares(b: int, grid: tuple[int, int]) -> np.ndarray:
+        cut = literal_crop(dense[b], where[b, :4].tolist(), grid, b % 2 == 1)
+        raised = np.exp(cut - cut.max(axis=0))
+        return (raised / raised.sum(axis=0)).transpose(1, 2, 0)
+
+    draws, real = drawn(recipe), torch.ones(count, dtype=torch.bool)
+    pixels, ids = torch.zeros(count, 3, *SIZE, dtype=torch.uint8), torch.arange(count)
+    batch = Batch(pixels, ids, ids, ids, 3, 0, real, ids[:0], draws)
+    targets = Prepare(recipe)(batch._replace(maps=SparseMaps(where, numbers, scores))).targets
+    logits = torch.randn(count, classes, generator=generator)
+    patches = torch.randn(count, 24, classes, generator=generator)
+    output = Output(logits, patches, (4, 6), logits, {}, dense=patches)
+    boxes = [tuple(box) for box in (draws.box // CELL).tolist()]
+    crops = [shares(b, (1, 1))[0, 0].tolist() for b in range(count)]
+    maps = [shares(b, (4, 6)).tolist() for b in range(count)]
+    expected = (
+        literal.relabel(logits.tolist(), crops, boxes, 24, GROUP, 0.1),
+        literal.token_labeling(patches.tolist(), maps, boxes, GROUP, 0.1),
+    )
+    for objective, wanted in zip(objectives_, expected, strict=True):
+        found = objectives.build(objective, recipe.model, SIZE)(output, targets, ())
+        # scores of up to 25 in float32 are exact to 3e-6, and so are the shares
+        assert found.item() == pytest.approx(wanted, rel=5e-6)
 
 
 @each_of(
