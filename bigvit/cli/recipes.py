@@ -47,10 +47,12 @@ def _show(options: argparse.Namespace) -> None:
         *(model, *(part for part in vars(model).values() if is_dataclass(part))),
         *(data, *recipe.objectives, recipe.optim, recipe.schedule),
     )
+    teacher = recipe.teacher
     left_over = data.train_images % recipe.batch_size
     rows = [
         ("name", name),
         ("kinds", ", ".join(type(part).__name__ for part in parts)),
+        *([] if teacher is None else [("teacher", type(teacher.model).__name__)]),
         ("parameters", f"{model.parameters(data.image_size):,}"),
         ("multiply-accumulates", f"{model.macs(data.image_size) / 1e9:.4g} G an image"),
         (

@@ -37,7 +37,7 @@ def make_plan(
     Raises:
         ValueError: says what was given, what is allowed and what to do.
     """
-    command = parse(words)
+    command = parse(words, "bigvit plan")
     if gpus is None:
         gpus = _usual(command.recipe)
     node = min(8, gpus) if per_node is None else per_node

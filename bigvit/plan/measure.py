@@ -41,7 +41,7 @@ def calibrate(words: Sequence[str], wanted: str | None) -> str:
     Raises:
         ValueError: another one is here, or the data cannot be read.
     """
-    command = parse(words)
+    command = parse(words, "bigvit plan")
     recipe, run = command.recipe, command.run
     has_data = run.data_root is not None or isinstance(recipe.data, Digits)
     if has_data:

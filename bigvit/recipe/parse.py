@@ -21,8 +21,11 @@ class _Options:
     run: Annotated[Run, tyro.conf.arg(name="")]
 
 
-def parse(args: Sequence[str]) -> Command:
+def parse(args: Sequence[str], program: str = "train.py") -> Command:
     """Parse and check the arguments of `scripts/train.py`, the launcher's `--local_rank` included.
+
+    Args:
+        program: whose help is named where an option is wrong.
 
     Raises:
         ValueError: the recipe is unknown, or a value is not allowed.
@@ -39,7 +42,7 @@ def parse(args: Sequence[str]) -> Command:
     name, recipe = find_recipe(rest[0])
     options: Any = tyro.cli(
         tyro.conf.AvoidSubcommands[_Options],
-        prog=f"train.py {rest[0]}",
+        prog=f"{program} {rest[0]}",
         description=f"{name}: {recipe.source}.{_absent(recipe)}",
         default=_Options(recipe, Run()),
         args=rest[1:],

@@ -70,7 +70,8 @@ def recipe_from_json(value: Any) -> Recipe:
 
 def left_out(value: Any) -> str:
     """What to say of a recipe that an older bigvit wrote; nothing of one that is whole."""
-    meant = ", ".join(differences(value, filled(value)))
+    lines = differences(value, filled(value))
+    meant = ", ".join(line for line in lines if f": {ABSENT} -> " in line)  # a nan differs, too
     return meant and f"an older bigvit wrote this recipe; it meant: {meant}"
 
 

@@ -55,7 +55,7 @@ def asked(words: Sequence[str], ranks: int, per_node: int | None, rank: int) -> 
     Raises:
         ValueError: says what was given, what is allowed and what to do.
     """
-    command = parse(words)
+    command = parse(words, "bigvit rehearse")
     node = min(8, ranks) if per_node is None else per_node
     if ranks % node:
         raise ValueError(
