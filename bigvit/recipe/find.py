@@ -4,6 +4,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -26,14 +27,15 @@ def all_recipes() -> dict[str, Recipe]:
 
 
 def find_recipe(name: str) -> tuple[str, Recipe]:
-    """A recipe by its name, or by the path of a user's file: FILE.py, or FILE.py:NAME.
+    """A recipe by its name, or by the path of a user's file: FILE.py, or FILE.py:NAME. What the
+    file imports from elsewhere is not its own.
 
     Raises:
         ValueError: there is no such recipe; the message gives the nearest names.
     """
     path, _, inner = name.partition(":")
     if path.endswith(".py"):
-        recipes = _recipes_of(_module_at(Path(path)))
+        recipes = _own(_recipes_of(_module_at(Path(path))))
         if not inner and len(recipes) == 1:
             inner = next(iter(recipes))
         if inner in recipes:
@@ -56,6 +58,17 @@ def find_recipe(name: str) -> tuple[str, Recipe]:
 
 def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Recipe)}
+
+
+def _own(recipes: dict[str, Recipe]) -> dict[str, Recipe]:
+    """Those that a file does not import: all, where it makes none of its own."""
+    imported = {
+        id(value)
+        for module in list(sys.modules.values())
+        for value in list(getattr(module, "__dict__", {}).values())
+        if isinstance(value, Recipe)
+    }
+    return {n: recipe for n, recipe in recipes.items() if id(recipe) not in imported} or recipes
 
 
 def _module_at(path: Path) -> ModuleType:

@@ -303,6 +303,25 @@ def test_a_users_own_file_is_a_recipe(tmp_path: Path) -> None:
     assert parse([str(path), "--batch-size", "8"]).recipe == replace(wanted, batch_size=8)
 
 
+IMPORTS = """
+from dataclasses import replace
+from bigvit.recipes.deit3 import *
+from bigvit.recipes.digits import digits_vit
+from bigvit.recipes.digits import digits_vit as base
+"""
+
+
+def test_what_a_users_file_imports_is_not_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(f"{IMPORTS}mine = replace(base, seed=7)\n")
+    command = parse([str(path)])
+    assert (command.name, command.recipe) == ("mine", replace(digits_vit, seed=7))
+    with pytest.raises(ValueError, match="no recipe is named 'digits_vit' in"):
+        parse([f"{path}:digits_vit"])
+    path.write_text("from bigvit.recipes.digits import digits_vit\n")
+    assert parse([str(path)]).recipe == digits_vit  # it has no other
+
+
 def test_a_users_file_with_two_recipes_needs_a_name(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(OWN + "other = replace(mine, seed=8)\n")
