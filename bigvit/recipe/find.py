@@ -66,7 +66,7 @@ def _own(recipes: dict[str, Recipe]) -> dict[str, Recipe]:
         id(value)
         for module in list(sys.modules.values())
         for value in list(getattr(module, "__dict__", {}).values())
-        if isinstance(value, Recipe)
+        if type(value) is Recipe  # isinstance asks what stands in for a module's values
     }
     return {n: recipe for n, recipe in recipes.items() if id(recipe) not in imported} or recipes
 

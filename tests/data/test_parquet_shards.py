@@ -122,7 +122,10 @@ def test_saved_shards_are_renumbered_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (None, "train-1.parquet: one column of images .* not image .*, label"),
+        (
+            None,
+            "train-1.parquet says no names of its classes, and .*train-0.parquet does; write all",
+        ),
         ([*NAMES[:2], "lily"], r"other classes \(3 and 3; 'daisy' is in one of them only\)"),
         ([*NAMES, "lily"], r"other classes \(4 and 3; 'lily' is in one of them only\)"),
     ],
@@ -217,3 +220,48 @@ def test_a_path_beside_bytes_is_a_name_and_no_more(tmp_path: Path) -> None:
     write_shard(tmp_path / "root/train.parquet", cells, SEEN, NAMES)
     source = open_source(data_of(8), "train", tmp_path / "root")
     assert equal(source.read(7), crop(7)) and source.name(7) == "train[7] /data/a\\nb.png"
+
+
+def plain(path: Path, images: list[bytes], labels: Any, column: str, as_struct: bool) -> None:
+    """As pandas, pyarrow or polars write them: no word of `datasets` in the file."""
+    cells: Any = [{"bytes": content, "path": None} for content in images] if as_struct else images
+    table = pa.table(
+        {column: pa.array(labels), "image": pa.array(cells), "width": [40] * len(images)}
+    )
+    path.parent.mkdir(exist_ok=True)
+    parquet.write_table(table, path)
+
+
+@pytest.mark.parametrize("as_struct", [False, True])
+@pytest.mark.parametrize(
+    ("column", "values", "classes"),
+    [
+        ("label", [10, 2, 30], ["2", "10", "30"]),
+        ("class", ["rose", "daisy", "tulip"], ["daisy", "rose", "tulip"]),
+        ("target", np.array([0, 1, 2], np.uint8), ["0", "1", "2"]),
+    ],
+)
+def test_classes_that_are_integers_or_text(
+    column: str, values: Any, classes: list[str], as_struct: bool, tmp_path: Path
+) -> None:
+    """In order; a file may lack some of them."""
+    seen = [[2, 0, 2, 1], [1, 1, 0]]
+    for number, these in enumerate(seen):
+        name = f"train-{number}.parquet"
+        labels = [values[i] for i in these]
+        plain(tmp_path / "root" / name, photos(8 * number, len(these)), labels, column, as_struct)
+    labels = [values[i] for i in (0, 1, 2)]
+    plain(tmp_path / "root" / "test.parquet", photos(16, 3), labels, column, as_struct)
+    check_data(data_of(7), Run(data_root=tmp_path / "root"))
+    source = open_source(data_of(7), "train", tmp_path / "root")
+    assert source.classes == classes
+    wanted = [str(values[i]) for these in seen for i in these]
+    assert [source.classes[number] for number in source.targets] == wanted
+    assert equal(source.read(5), crop(9))
+
+
+def test_text_without_a_class_is_refused(tmp_path: Path) -> None:
+    plain(tmp_path / "root" / "train.parquet", photos(0, 3), ["a", None, "b"], "label", True)
+    plain(tmp_path / "root" / "test.parquet", photos(0, 2), ["a", "b"], "label", True)
+    with pytest.raises(ValueError, match="row 1 of .*train.parquet.* is of class null"):
+        check_data(data_of(3, 2), Run(data_root=tmp_path / "root"))

@@ -237,7 +237,7 @@ NOTHING: dict[str, tuple[Write, str]] = {
             )
             and None
         ),
-        r"one of classes \(ClassLabel\) is needed, not image \(Image\)",
+        r"one of classes \(ClassLabel, or integers or text in .* is needed, not image \(Image\)",
     ),
     "a saved split alone": (
         lambda root: tables()["train"].save_to_disk(root),

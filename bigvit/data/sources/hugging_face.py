@@ -4,8 +4,11 @@ Map-style and undecoded: each image is read by its number and decoded here, so a
 that one. Parquet is converted to Arrow once, in the cache of `datasets` (HF_DATASETS_CACHE). Local
 data are opened by calls that never look at the network; only `hf:NAME` may.
 
-Class numbers are each file's own: where its names stand in another order, they are renumbered. A
-cell that holds no bytes may name a file below the data root, and no other.
+Class numbers are each file's own: where its names stand in another order, they are renumbered.
+Where no column says its classes, one of integers or text is taken (`label`, `class`, ...), whose
+values are the classes, in order. Images are columns of `datasets`' kind, or of the same bytes and
+paths written by others. A cell that holds no bytes may name a file below the data root, and no
+other.
 """
 
 import os
@@ -14,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from mmap import MADV_NORMAL, MADV_RANDOM, PROT_READ, mmap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -23,20 +26,20 @@ from PIL import Image
 
 from bigvit.data.decode import BadImage, Photo, Unread, content_of
 from bigvit.data.sources.folders import is_plain, shown
+from bigvit.data.sources.hugging_face_columns import (
+    PLAIN_LABELS,
+    Labels,
+    columns,
+    has_classes,
+    labels,
+    targets,
+    united,
+)
 from bigvit.data.sources.source import Split, choose
 from bigvit.recipe.words import read_json
 
 HUB = "hf:"
 ROWS = 1 << 16  # whose names are made at once
-LABELS = ("label", "labels", "fine_label")  # the column taken where several are classes
-
-
-class Labels(NamedTuple):
-    """The classes of one file's images."""
-
-    file: str
-    names: list[str]  # by the file's own class numbers
-    numbers: Any  # (images,) of Arrow
 
 
 class HuggingFaceSource:
@@ -61,11 +64,11 @@ class HuggingFaceSource:
         """
         from datasets import Image
 
-        image, label = _columns(rows.features)
+        image, label = columns(rows.features)
         self.split, self.image, self.maps = split, image, maps
-        files = list(_labels_of(rows, label)) if files is None else files
+        files = united(list(_labels_of(rows, label))) if files is None else files
         self.classes: list[str] = files[0].names
-        self.targets = _targets(files)
+        self.targets = targets(files)
         if len(self.targets) != len(rows):
             raise ValueError(
                 f"{split} has {len(rows):,} rows in the cache of `datasets`, but "
@@ -160,22 +163,6 @@ class HuggingFaceSource:
         return None
 
 
-def _columns(kinds: Any, of: str = "") -> tuple[str, str]:
-    """Names of the column of images and of that of classes."""
-    from datasets import Image
-
-    images = [name for name, kind in kinds.items() if isinstance(kind, Image)]
-    labels = [name for name, kind in kinds.items() if _has_classes(kind)]
-    label = next((n for n in LABELS if n in labels), labels[0] if len(labels) == 1 else None)
-    if len(images) != 1 or label is None:
-        found = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in kinds.items())
-        raise ValueError(
-            f"{of}one column of images (Image) and one of classes (ClassLabel) is needed, not "
-            f"{found}; `datasets`' cast_column makes them so"
-        )
-    return images[0], label
-
-
 def _cells(rows: Any, image: str) -> tuple[Any, Any]:
     """The columns of paths and of bytes inside a column of images, none of them read."""
     cells = rows.data.column(image)
@@ -188,12 +175,11 @@ def _labels_of(rows: Any, label: str) -> Iterable[Labels]:
     from datasets import Features
 
     if not rows.cache_files:
-        yield Labels("memory", list(rows.features[label].names), rows.data.column(label))
+        yield labels("memory", rows.features[label], rows.data.column(label))
     for file in (cached["filename"] for cached in rows.cache_files):
         table = _stream(file)[0].read_all()  # none of it is copied
         kind: Any = Features.from_arrow_schema(table.schema).get(label)
-        kind = kind if _has_classes(kind) else rows.features[label]
-        yield Labels(file, list(kind.names), table.column(label))
+        yield labels(file, kind if has_classes(kind) else rows.features[label], table[label])
 
 
 def _stream(file: str) -> tuple[Any, mmap]:
@@ -224,34 +210,6 @@ def _unread() -> Iterator[list[mmap]]:
         yield maps
     finally:
         table._memory_mapped_record_batch_reader_from_file = kept
-
-
-def _targets(files: Sequence[Labels]) -> NDArray[np.int32]:
-    """Class numbers of all images (images,), by the names of the first file.
-
-    Raises:
-        ValueError: a file has other names, or an image no class.
-    """
-    number_of = {name: number for number, name in enumerate(files[0].names)}
-    parts: list[NDArray[np.int32]] = []
-    for file, own, column in files:
-        if differing := number_of.keys() ^ set(own):
-            raise ValueError(
-                f"{file} and {files[0].file} have other classes ({len(own):,} and "
-                f"{len(number_of):,}; {min(differing)!r} is in one of them only)"
-            )
-        numbers = column.to_pandas()
-        fine = numbers.between(0, len(own) - 1)  # false of null, too
-        if not fine.all():
-            row = int(np.argmin(fine.to_numpy()))
-            value = column[row].as_py()
-            raise ValueError(
-                f"row {row:,} of {file}, counted from 0, is of class "
-                f"{'null' if value is None else value}, not of 0 to {len(own) - 1}"
-            )
-        renumbered = np.array([number_of[name] for name in own], np.int32)
-        parts.append(renumbered[numbers.to_numpy().astype(np.int64)])
-    return np.concatenate(parts)
 
 
 def find_saved(root: Path) -> bool:
@@ -302,15 +260,15 @@ def open_parquet(root: Path, found: dict[str, list[Path]], split: Split) -> Hugg
     from datasets import Dataset, config
     from datasets.exceptions import DatasetGenerationError
 
-    labels = [_read_labels(file, split) for file in files]
-    _targets(labels)  # before hours are spent on converting
+    classes = united([_read_labels(file, split) for file in files])
+    targets(classes)  # before hours are spent on converting
     try:
         cache = Path(config.HF_DATASETS_CACHE) / f"bigvit-{_fingerprint(files)}"
         with _unread() as maps:
             rows = Dataset.from_parquet([str(file) for file in files], cache_dir=str(cache))
     except (OSError, ValueError, DatasetGenerationError) as error:
         raise ValueError(f"{split} cannot be read: {error}") from None
-    return HuggingFaceSource(rows, split, [root], labels, maps)
+    return HuggingFaceSource(rows, split, [root], classes, maps)
 
 
 def _read_labels(file: Path, split: Split) -> Labels:
@@ -322,19 +280,14 @@ def _read_labels(file: Path, split: Split) -> Labels:
         opened = parquet.ParquetFile(file)
         kinds = Features.from_arrow_schema(opened.schema_arrow)
         numbers = {
-            name: opened.read(columns=[name]) for name, kind in kinds.items() if _has_classes(kind)
+            name: opened.read(columns=[name])
+            for name, kind in kinds.items()
+            if has_classes(kind) or name in PLAIN_LABELS
         }
     except (OSError, ValueError) as error:
         raise ValueError(f"{split} cannot be read: {file.name}: {error}") from None
-    label = _columns(kinds, f"{file.name}: ")[1]
-    return Labels(str(file), list(kinds[label].names), numbers[label].column(label))
-
-
-def _has_classes(kind: Any) -> bool:
-    """Whether a column is one of classes."""
-    from datasets import ClassLabel
-
-    return isinstance(kind, ClassLabel)
+    label = columns(kinds, f"{file.name}: ")[1]
+    return labels(str(file), kinds[label], numbers[label].column(label))
 
 
 def _fingerprint(files: Sequence[Path]) -> str:
