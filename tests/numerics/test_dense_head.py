@@ -104,7 +104,7 @@ def test_patches_are_classified_as_the_last_norm_leaves_them(kind: str):
 @torch.no_grad()
 def test_mixed_patches_are_those_of_a_model_whose_embedded_patches_are_exchanged(kind: str):
     ours, x = built(MODELS[kind]), images()
-    theirs, *head = as_timm(kind, ours)
+    theirs, weight, bias = as_timm(kind, ours)
     data: Any = recipe_of(MODELS[kind]).data
     draws = draw(data, 0, 3, (0, COUNT))
     assert draws is not None
@@ -119,9 +119,9 @@ def test_mixed_patches_are_those_of_a_model_whose_embedded_patches_are_exchanged
         assert 0.1 < np.mean(after != before) < 0.9
         return torch.from_numpy(after.reshape(COUNT, 24, 48))
 
-    of_class, of_patches = expected(theirs, *head, x)
+    of_class, of_patches = expected(theirs, weight, bias, x)
     theirs.patch_embed.register_forward_hook(exchange)
-    mixed_class, mixed_patches = expected(theirs, *head, x)
+    mixed_class, mixed_patches = expected(theirs, weight, bias, x)
     output = ours(x, mix=patch_sources(data.mix, SIZE, draws))
     assert (output.logits - mixed_class).abs().max() <= TOLERANCE
     assert (output.dense - mixed_patches).abs().max() <= TOLERANCE
