@@ -102,7 +102,9 @@ def _cait(width: int, depth: int) -> CaiT:
     """One of 48 channels a head, nothing dropped."""
     drop, second = StochasticDepth(0.0, 8), ClassAttention(2, "class and patches")
     heads = width // 48 or 1
-    return CaiT(16, width, depth, heads, 4.0, True, LayerScale(1e-5), second, None, drop, 3, 1000)
+    return CaiT(
+        16, width, depth, heads, 4.0, True, LayerScale(1e-5), second, None, False, drop, 3, 1000
+    )
 
 
 def checkpointing_time(small: bool, width: int, image: int, images: Tensor) -> Row:

@@ -62,6 +62,7 @@ RECIPE = Recipe(
         residual=Unscaled(),
         pooling=ClassAttention(depth=2, keys="class and patches"),
         distillation=None,
+        dense_head=False,
         drop_path=StochasticDepth(rate=0.0, group=8),
         in_chans=3,
         num_classes=10,

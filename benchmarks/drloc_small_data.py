@@ -111,7 +111,7 @@ def backbones(size: int) -> dict[str, Model]:
     """Both of 0.1 M parameters, whose last grid is 7 x 7, or 4 x 4 of digits."""
     patch, window = (4, 7) if size == 28 else (2, 4)
     return {
-        "ViT": ViT(patch, 48, 3, 3, 4.0, 1.0, NONE, 3, 10),
+        "ViT": ViT(patch, 48, 3, 3, 4.0, 1.0, False, NONE, 3, 10),
         "Swin": Swin(patch // 2, 24, (1, 2), (1, 2), window, 4.0, NONE, 3, 10),
     }
 

@@ -38,6 +38,7 @@ from bigvit.recipe import (
     ViT,
     sides,
 )
+from bigvit.recipe.models.uniform import TokenLabeled
 from bigvit.recipes.deit3 import deit3_b16_in1k_224 as published
 from bigvit.task import DTYPES, Task
 
@@ -60,7 +61,7 @@ def recipe_of(model: Model, image_size: ImageSize, precision: str) -> Recipe:
     data, objectives = replace(published.data, image_size=image_size), published.objectives
     if model.fusion:
         objectives += (HardDistillation(weight=0.5, head="distillation"),)
-    if isinstance(model, LVViT) and model.dense_head:
+    if isinstance(model, TokenLabeled) and model.dense_head:
         objectives += (TokenLabeling(weight=1.0, smoothing=0.1, labels="image"),)
     return replace(published, model=model, data=data, objectives=objectives, precision=precision)
 
@@ -150,13 +151,13 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
         LinearStochasticDepth(drop.rate, drop.group),
         DistillationToken("softmax", False),
     )
-    second = ClassAttention(depth=2, keys="class and patches")
+    scaled, second = LayerScale(1e-5), ClassAttention(depth=2, keys="class and patches")
     return {
-        "ViT": (ViT(16, 192, depth, 3, 4.0, 1e-4, drop, 3, CLASSES), side),
+        "ViT": (ViT(16, 192, depth, 3, 4.0, 1e-4, False, drop, 3, CLASSES), side),
         "ParallelViT": (ParallelViT(16, 192, depth // 2, 2, 3, 4.0, 1e-4, drop, 3, CLASSES), side),
         "DeiT": (DeiT(16, 192, depth, 3, 4.0, token, linear, 3, CLASSES), side),
         "CaiT": (
-            CaiT(16, 192, depth, 4, 4.0, True, LayerScale(1e-5), second, None, drop, 3, CLASSES),
+            CaiT(16, 192, depth, 4, 4.0, True, scaled, second, None, False, drop, 3, CLASSES),
             oblong,
         ),
         "LV-ViT": (

@@ -222,6 +222,7 @@ STEP_1 = CaiT(
     residual=Unscaled(),
     pooling=ClassToken(layer=0),
     distillation=None,
+    dense_head=False,
     drop_path=StochasticDepth(rate=0.05, group=8),
     in_chans=3,
     num_classes=1000,

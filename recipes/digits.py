@@ -19,6 +19,7 @@ digits_vit = Recipe(
         num_heads=4,
         mlp_ratio=3.0,
         layer_scale=1e-1,
+        dense_head=False,
         drop_path=StochasticDepth(rate=0.05, group=8),
         in_chans=1,
         num_classes=10,

@@ -11,6 +11,7 @@ from bigvit.layers.stochastic_depth import Drop, Dropped, Span, draw, drops
 from bigvit.models.init import initial_weight
 from bigvit.models.output import Features, Output, TokenMap
 from bigvit.recipe.depth import spread
+from bigvit.recipe.models.uniform import TokenLabeled
 
 Grid = tuple[int, int]
 
@@ -30,6 +31,11 @@ class Walk:
         self.done = 0
         self.maps: dict[int, TokenMap] = {}
 
+    def mixed(self, x: Tensor) -> Tensor:
+        """Embedded patches (B, N, D), without positions -> each of the image that it is to be of:
+        MixToken (arXiv:2104.10858)."""
+        return x if self.mix is None else x.gather(0, self.mix[:, :, None].expand_as(x))
+
     def __call__(self, blocks: Iterable[Any], x: Tensor, grid: Grid, *more: Any) -> Tensor:
         """x (B, T, D) through the next blocks, of which each gets `more` too -> (B, T, D)."""
         for block in blocks:
@@ -48,6 +54,7 @@ class Backbone(nn.Module, ABC):
     norm: Any
     head: Any
     head_dist: Any  # where there is a distillation token
+    aux_head: Any  # where there is a head on patches
 
     def forward(
         self,
@@ -60,7 +67,7 @@ class Backbone(nn.Module, ABC):
         images: (B, C, H, W), normalised.
         draws: what `draws` made for them, None to drop nothing.
         blocks: whose tokens are wanted too, counted from 0.
-        mix: (B, N) int64, of which image each patch is to be; of LV-ViT alone.
+        mix: (B, N) int64, of which image each patch is to be; of `TokenLabeled` models.
         """
         walk = self.walk(draws, blocks)
         walk.mix = mix
@@ -87,7 +94,8 @@ class Backbone(nn.Module, ABC):
 
     def dense(self, features: Features) -> Tensor | None:
         """Logits (B, N, K) of a head on patches, where there is one."""
-        return None
+        dense = isinstance(self.config, TokenLabeled) and self.config.dense_head
+        return self.aux_head(features.tokens) if dense else None
 
     def walk(self, draws: Dropped, blocks: Collection[int]) -> Walk:
         """A way through all blocks."""

@@ -16,9 +16,9 @@ FIRST = ".mlp.fc1.weight"
 
 
 def fixup(name: str, value: Tensor, generator: torch.Generator, branches: int) -> Tensor | None:
-    """Fixup's initial weights (arXiv:1901.09321, section 3): the head and the last layer of every
-    residual branch 0, its other layer times branches^(-1/2), as a branch has two. In attention
-    those are the values and the projection.
+    """Fixup's initial weights (arXiv:1901.09321, section 3): the heads and the last layer of
+    every residual branch 0, its other layer times branches^(-1/2), as a branch has two. In
+    attention those are the values and the projection.
 
     Args:
         value: zeros of the parameter's shape, which are written to.
@@ -27,7 +27,7 @@ def fixup(name: str, value: Tensor, generator: torch.Generator, branches: int) -
     Returns:
         None for a parameter that starts as it does otherwise.
     """
-    if name.endswith(LAST) or name == "head.weight":
+    if name.endswith(LAST) or name in ("head.weight", "aux_head.weight"):
         return value
     if not name.endswith((*VALUES, FIRST)):
         return None

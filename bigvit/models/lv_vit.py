@@ -82,15 +82,9 @@ class LabeledVisionTransformer(Backbone):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
-        if walk.mix is not None:
-            x_BND = x_BND.gather(0, walk.mix[:, :, None].expand_as(x_BND))
         cls = upcast(self.cls_token).expand(len(x_BND), -1, -1)
-        x = torch.cat([cls, upcast(x_BND)], dim=1) + self.pos_embed
+        x = torch.cat([cls, upcast(walk.mixed(x_BND))], dim=1) + self.pos_embed
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
-
-    def dense(self, features: Features) -> Tensor | None:
-        """Logits (B, N, K) of the head on patches, where there is one."""
-        return self.aux_head(features.tokens) if self.config.dense_head else None
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""

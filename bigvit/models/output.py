@@ -46,8 +46,8 @@ class Output(NamedTuple):
 
         Their softmax is the mean of both heads' softmaxes (thesis section 3.3, late fusion), in
         float32; or they are the mean of both heads' logits, as the authors' code and timm have it.
-        To those of LV-ViT's class token half the largest of its patches' is added, as its authors'
-        code has it.
+        To the class token's half the largest of the patches' is added, where those have a head, as
+        LV-ViT's authors' code has it.
         """
         logits, others = self.logits, self.distillation
         if self.dense is not None:

@@ -25,6 +25,7 @@ from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
 from bigvit.recipe import CaiT, DeiT, ImageSize, ParallelViT, ViT
+from bigvit.recipe.models.uniform import TokenLabeled
 
 
 class Block(nn.Module):
@@ -55,7 +56,8 @@ class Block(nn.Module):
 
 class ClassTokenTransformer(Backbone):
     """What goes around the blocks: patches with positions, a class token without one, and a linear
-    head on it; where the model is distilled by a token, that and its head, too."""
+    head on it; where the model is distilled by a token, that and its head, too; and where there is
+    a head on patches, that."""
 
     def __init__(
         self,
@@ -76,10 +78,12 @@ class ClassTokenTransformer(Backbone):
         if model.fusion:
             self.dist_token = nn.Parameter(torch.empty(1, 1, dim))
             self.head_dist = nn.Linear(dim, model.num_classes)
+        if isinstance(model, TokenLabeled) and model.dense_head:
+            self.aux_head = nn.Linear(dim, model.num_classes)
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
-        x_BND = upcast(x_BND) + self.pos_embed
+        x_BND = upcast(walk.mixed(x_BND)) + self.pos_embed
         x = torch.cat([self.class_tokens(len(x_BND)), x_BND], dim=1)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
 

@@ -18,7 +18,7 @@ from bigvit.recipe.bounds import (
 )
 from bigvit.recipe.data import Digits, Images, Mix, MixToken, RandomResizedCrop, SimpleRandomCrop
 from bigvit.recipe.depth import sides
-from bigvit.recipe.models.lv_vit import LVViT
+from bigvit.recipe.models.uniform import TokenLabeled
 from bigvit.recipe.objective import (
     BinaryCrossEntropy,
     Distillation,
@@ -244,14 +244,14 @@ def _check_distillation(recipe: Recipe) -> None:
 
 
 def _check_patches(recipe: Recipe) -> None:
-    """A head on patches and those who train it come together; LV-ViT alone mixes patches."""
+    """A head on patches and those who train it come together; not all models mix patches."""
     model, kind = recipe.model, type(recipe.model).__name__
-    dense = isinstance(model, LVViT) and model.dense_head
+    dense = isinstance(model, TokenLabeled) and model.dense_head
     labelled = [i for i, o in enumerate(recipe.objectives) if isinstance(o, TokenLabeling)]
     if labelled and not dense:
         raise ValueError(
             f"objectives.{labelled[0]}: TokenLabeling is not allowed; this {kind} has no head on "
-            "patches: choose an LVViT with model.dense_head, or leave the objective out"
+            "patches: --model.dense-head (of ViT, CaiT and LVViT), or leave the objective out"
         )
     if dense and not labelled:
         raise ValueError(
@@ -261,8 +261,9 @@ def _check_patches(recipe: Recipe) -> None:
     mix = recipe.data.mix if isinstance(recipe.data, Images) else None
     if not isinstance(mix, MixToken):
         return
-    if not isinstance(model, LVViT):
-        raise ValueError(f"data.mix: MixToken is not allowed; {kind} cannot, and LVViT can")
+    if not isinstance(model, TokenLabeled):
+        can = "ViT, CaiT and LVViT can"
+        raise ValueError(f"data.mix: MixToken is not allowed; {kind} cannot, and {can}")
     allowed = f"{model.patch_size}, the side of the model's patches"
     allow("data.mix.cell", mix.cell, mix.cell == model.patch_size, allowed)
     if recipe.teacher is not None:

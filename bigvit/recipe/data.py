@@ -123,7 +123,8 @@ class Mix:
 @dataclass(frozen=True)
 class MixToken:
     """MixToken (arXiv:2104.10858) within groups of the global batch: once patches are embedded,
-    those of a box, drawn as CutMix's on their grid, are another image's. LV-ViT alone does it."""
+    those of a box, drawn as CutMix's on their grid, are another image's. Of ViT, CaiT and
+    LVViT."""
 
     alpha: Alpha  # of the Beta distribution
     cell: Side[int]  # side of a patch, pixels: the model's

@@ -33,7 +33,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "gradient_precision": _model_precision,
         "teacher": None,
     },
-    "CaiT": {"distillation": None},
+    "ViT": {"dense_head": False},
+    "CaiT": {"distillation": None, "dense_head": False},
     "Images": {"test_images": None, "decode": "exact"},
     "TokenLabeling": {"labels": "image"},
 }

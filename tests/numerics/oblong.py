@@ -19,7 +19,7 @@ from bigvit.recipe.store import to_json
 from bigvit.task import Task
 
 CLASSES = 5
-WIDE = ViT(4, 24, 2, 3, 2.0, 1e-1, StochasticDepth(rate=0.0, group=4), 3, CLASSES)
+WIDE = ViT(4, 24, 2, 3, 2.0, 1e-1, False, StochasticDepth(rate=0.0, group=4), 3, CLASSES)
 DATA = Images(
     dataset="stripes",
     train_images=40,

@@ -49,7 +49,7 @@ SIZES: dict[str, tuple[Model, float, float, float]] = {
     ),
 }
 TINY: dict[str, Model] = {
-    "vit": ViT(4, 12, 2, 2, 2.0, 0.5, GROUPS, 1, 10),
+    "vit": ViT(4, 12, 2, 2, 2.0, 0.5, False, GROUPS, 1, 10),
     "swin": Swin(4, 16, (2, 2), (1, 2), 4, 2.0, GROUPS, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10),
     "cvt": CvT((8, 12), (1, 2), (1, 2), 2.0, NONE, 1, 10),

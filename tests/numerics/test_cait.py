@@ -39,7 +39,7 @@ from bigvit.recipe.find import find_recipe
 TOLERANCE = 1e-5
 NO_DROP = StochasticDepth(rate=0.0, group=8)
 BOTH = ClassAttention(depth=2, keys="class and patches")
-NARROW = CaiT(14, 64, 3, 4, 3.0, True, LayerScale(1e-5), BOTH, None, NO_DROP, 3, 10)
+NARROW = CaiT(14, 64, 3, 4, 3.0, True, LayerScale(1e-5), BOTH, None, False, NO_DROP, 3, 10)
 
 PUBLISHED = {
     # parameters in millions, GMAC at 224, at 384 (thesis table 3.15; M-48: recipe-facts.md)

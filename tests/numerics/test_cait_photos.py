@@ -222,7 +222,9 @@ def test_the_one_informative_patch_has_the_maximum(tmp_path: Path):
     tests = list(informative(data_root, "val", 8))
     _, recipe = find_recipe("photos_cait_64")
     second_stage = ClassAttention(1, "class and patches")
-    model = CaiT(PATCH, 48, 1, 2, 2.0, False, LayerScale(0.1), second_stage, None, NO_DROP, 3, 4)
+    model = CaiT(
+        PATCH, 48, 1, 2, 2.0, False, LayerScale(0.1), second_stage, None, False, NO_DROP, 3, 4
+    )
     data: Any = recipe.data
     whole = replace(data.crop, scale=(1.0, 1.0), ratio=(1.0, 1.0))
     data = replace(data, dataset="one patch", train_images=384, classes=4, image_size=SIDE)
@@ -246,15 +248,16 @@ def test_the_one_informative_patch_has_the_maximum(tmp_path: Path):
     assert right == len(tests) == 24
 
 
+MEAN = AveragePooling()
 LOOKED_AT = {
-    "vit": (ViT(4, 32, 3, 4, 2.0, 0.5, NO_DROP, 3, 10), 3),
+    "vit": (ViT(4, 32, 3, 4, 2.0, 0.5, False, NO_DROP, 3, 10), 3),
     "two by two": (ParallelViT(4, 32, 2, 2, 4, 2.0, 0.5, NO_DROP, 3, 10), 4),
     "inserted": (
-        CaiT(4, 32, 3, 4, 2.0, True, LayerScale(0.5), ClassToken(2), None, NO_DROP, 3, 10),
+        CaiT(4, 32, 3, 4, 2.0, True, LayerScale(0.5), ClassToken(2), None, False, NO_DROP, 3, 10),
         1,
     ),
     "average": (
-        CaiT(4, 32, 3, 4, 2.0, True, LayerScale(0.5), AveragePooling(), None, NO_DROP, 3, 10),
+        CaiT(4, 32, 3, 4, 2.0, True, LayerScale(0.5), MEAN, None, False, NO_DROP, 3, 10),
         0,
     ),
 }
@@ -275,9 +278,8 @@ def test_whatever_has_a_class_token_is_looked_at(config: Any, layers: int):
 
 @torch.no_grad()
 def test_ratios_of_branches_are_what_the_blocks_add():
-    config = CaiT(
-        4, 32, 2, 4, 2.0, True, LayerScale(1e-6), ClassAttention(1, "patches"), None, NO_DROP, 3, 10
-    )
+    second = ClassAttention(1, "patches")
+    config = CaiT(4, 32, 2, 4, 2.0, True, LayerScale(1e-6), second, None, False, NO_DROP, 3, 10)
     model = models.build(config, 12).double()
     model.init_weights(0)
     images = torch.randn(4, 3, 12, 12).double()

@@ -38,10 +38,10 @@ from bigvit.recipe import (
 
 State = dict[str, Tensor]
 NO_DROP = StochasticDepth(rate=0.0, group=8)
-VIT = ViT(16, 48, 2, 3, 4.0, 1e-4, NO_DROP, 3, 10)
+VIT = ViT(16, 48, 2, 3, 4.0, 1e-4, False, NO_DROP, 3, 10)
 CAIT = CaiT(
     16, 96, 2, 2, 4.0, True, LayerScale(1e-5), ClassAttention(2, "class and patches"), None,
-    NO_DROP, 3, 10,
+    False, NO_DROP, 3, 10,
 )  # fmt: skip
 SWIN = Swin(4, 24, (1, 1, 2), (1, 2, 4), 4, 4.0, NO_DROP, 3, 10)
 T2T = T2TViT(32, 48, 2, 3, 3.0, NO_DROP, 3, 10)

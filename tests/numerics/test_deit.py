@@ -309,7 +309,8 @@ def test_linear_stochastic_depth_keeps_what_its_rates_say_of_a_group(rate: float
 
 
 SECOND = ClassAttention(depth=2, keys="class and patches")
-CAIT = CaiT(14, 32, 2, 4, 2.0, True, LayerScale(0.5), SECOND, TOKEN, StochasticDepth(0.0, 8), 3, 10)
+NONE = StochasticDepth(0.0, 8)
+CAIT = CaiT(14, 32, 2, 4, 2.0, True, LayerScale(0.5), SECOND, TOKEN, False, NONE, 3, 10)
 
 
 @torch.no_grad()

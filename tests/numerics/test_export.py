@@ -214,7 +214,7 @@ WIDTHS = {384: 6, 768: 12, 1408: 16}  # the last has no architecture of its own 
 def test_config_alone_makes_the_model_of_an_imagenet_recipe(width: int):
     _, recipe = find_recipe("deit3_h14_in1k_126")
     drop = StochasticDepth(rate=0.0, group=8)
-    model = ViT(14, width, 1, WIDTHS[width], 4.0, 1e-4, drop, 3, 1000)
+    model = ViT(14, width, 1, WIDTHS[width], 4.0, 1e-4, False, drop, 3, 1000)
     config = timm_config(replace(recipe, model=model), 126, None)
     ours = models.build(model, 126)
     ours.init_weights(seed=0)

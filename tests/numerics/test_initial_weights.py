@@ -13,7 +13,7 @@ from bigvit.models.init import initial_weight
 from bigvit.recipe import Recipe, StochasticDepth, ViT
 from bigvit.task import Task
 
-MODEL = ViT(4, 128, 3, 4, 4.0, 1e-4, StochasticDepth(rate=0.0, group=8), 3, 10)
+MODEL = ViT(4, 128, 3, 4, 4.0, 1e-4, False, StochasticDepth(rate=0.0, group=8), 3, 10)
 
 
 def weights(seed: int) -> dict[str, Tensor]:

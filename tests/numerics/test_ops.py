@@ -47,16 +47,21 @@ NONE_LINEAR, TOKEN = LinearStochasticDepth(0.0, 4), DistillationToken("softmax",
 MEAN = AveragePooling()
 TWO = ClassAttention(depth=2, keys="class and patches")
 MODELS: dict[str, Model] = {
-    "vit": ViT(16, 48, 3, 4, 4.0, 1e-4, NONE, 3, 10),
+    "vit": ViT(16, 48, 3, 4, 4.0, 1e-4, False, NONE, 3, 10),
     "deit": DeiT(16, 48, 3, 4, 4.0, None, NONE_LINEAR, 3, 10),
     "distilled": DeiT(16, 48, 3, 4, 4.0, TOKEN, NONE_LINEAR, 3, 10),
     "parallel": ParallelViT(16, 48, 3, 2, 4, 4.0, 1e-4, NONE, 3, 10),
-    "cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, None, NONE, 3, 10),
-    "distilled cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, TOKEN, NONE, 3, 10),
-    "fixed": CaiT(16, 96, 3, 4, 4.0, True, FixedLayerScale(), TWO, None, NONE, 3, 10),
-    "inserted": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), ClassToken(1), None, NONE, 3, 10),
-    "pooled": CaiT(16, 96, 3, 4, 4.0, False, BranchScalar(0.5), MEAN, None, NONE, 3, 10),
+    "cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, None, False, NONE, 3, 10),
+    "distilled cait": CaiT(
+        16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, TOKEN, False, NONE, 3, 10
+    ),
+    "fixed": CaiT(16, 96, 3, 4, 4.0, True, FixedLayerScale(), TWO, None, False, NONE, 3, 10),
+    "inserted": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), ClassToken(1), None, False, NONE, 3, 10),
+    "pooled": CaiT(16, 96, 3, 4, 4.0, False, BranchScalar(0.5), MEAN, None, False, NONE, 3, 10),
     "lv_vit": LVViT((7, 3, 8), (2, 1, 8), 8, 48, 3, 4, 3.0, 2.0, False, NONE_LINEAR, 3, 10),
+    "dense vit": ViT(16, 48, 3, 4, 4.0, 1e-4, True, NONE, 3, 10),
+    "dense cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, None, True, NONE, 3, 10),
+    "dense pooled": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), MEAN, None, True, NONE, 3, 10),
     "dense": LVViT((7, 3, 8), (2, 1, 8), 8, 48, 3, 4, 3.0, 2.0, True, NONE_LINEAR, 3, 10),
     "swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, NONE, 3, 10),
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
@@ -138,7 +143,7 @@ def test_a_step_multiplies_what_is_said(name: str):
     assert said.forward == pytest.approx(forward, rel=1e-6)
     if name != "cvt":  # the counter takes the gradient of a depthwise convolution for a whole one's
         # talking heads compute their maps again by themselves; the Performer's features are frozen
-        exact = name not in ("cait", "distilled cait", "fixed", "t2t")
+        exact = name not in ("cait", "dense cait", "distilled cait", "fixed", "t2t")
         whole = said.forward + said.backward + said.again
         assert whole == pytest.approx(step, rel=1e-6 if exact else 0.01)
 

@@ -12,7 +12,7 @@ from bigvit.models.vit import Block
 from bigvit.recipe import ParallelViT, StochasticDepth, ViT
 
 DROP = StochasticDepth(rate=0.5, group=4)
-VIT = ViT(4, 32, 2, 4, 4.0, 1e-4, DROP, 3, 10)
+VIT = ViT(4, 32, 2, 4, 4.0, 1e-4, False, DROP, 3, 10)
 PARALLEL = ParallelViT(4, 32, 2, 2, 4, 4.0, 1e-4, DROP, 3, 10)
 HALF = [torch.bfloat16, torch.float16]
 

@@ -14,9 +14,9 @@ from bigvit.recipe import CaiT, ClassAttention, LayerScale, Model, ParallelViT, 
 GROUPED = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
 TWO_MORE = ClassAttention(depth=2, keys="class and patches")
 MODELS = {
-    "vit": ViT(4, 32, 4, 4, 2.5, 0.5, GROUPED, 3, 10),
+    "vit": ViT(4, 32, 4, 4, 2.5, 0.5, False, GROUPED, 3, 10),
     "two by two": ParallelViT(4, 32, 4, 2, 4, 2.5, 0.5, GROUPED, 3, 10),
-    "cait": CaiT(4, 32, 2, 4, 2.5, True, LayerScale(0.5), TWO_MORE, None, GROUPED, 3, 10),
+    "cait": CaiT(4, 32, 2, 4, 2.5, True, LayerScale(0.5), TWO_MORE, None, False, GROUPED, 3, 10),
 }
 DROPS = {
     "grouped": GROUPED,

@@ -35,7 +35,7 @@ from bigvit.training.start import plan_start
 
 SECOND_STAGE = ClassAttention(depth=2, keys="class and patches")
 NO_DROP = StochasticDepth(rate=0.0, group=8)
-MODEL = CaiT(2, 64, 2, 4, 4.0, True, LayerScale(1e-5), SECOND_STAGE, None, NO_DROP, 1, 10)
+MODEL = CaiT(2, 64, 2, 4, 4.0, True, LayerScale(1e-5), SECOND_STAGE, None, False, NO_DROP, 1, 10)
 BLOCKS = 4  # of both stages
 
 

@@ -19,9 +19,9 @@ RELATIVE = 1e-6
 DROP = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
 SECOND_STAGE = ClassAttention(depth=1, keys="class and patches")
 MODELS = {
-    "vit": ViT(4, 32, 3, 4, 2.5, 0.5, DROP, 3, 10),
+    "vit": ViT(4, 32, 3, 4, 2.5, 0.5, False, DROP, 3, 10),
     "two by two": ParallelViT(4, 32, 2, 2, 4, 2.5, 0.5, DROP, 3, 10),
-    "cait": CaiT(4, 32, 3, 4, 2.5, True, LayerScale(0.5), SECOND_STAGE, None, DROP, 3, 10),
+    "cait": CaiT(4, 32, 3, 4, 2.5, True, LayerScale(0.5), SECOND_STAGE, None, False, DROP, 3, 10),
 }
 
 every = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)

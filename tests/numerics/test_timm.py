@@ -132,8 +132,9 @@ def test_sizes_are_those_of_table_6_13() -> None:
 
 
 def test_counts_are_ours() -> None:
+    small = ViT(16, 384, 2, 6, 4.0, 1e-4, False, NO_DROP, 3, 10)
     for ours, text, size in (
-        (ViT(16, 384, 2, 6, 4.0, 1e-4, NO_DROP, 3, 10), "deit3_small_patch16_224 depth=2", 64),
+        (small, "deit3_small_patch16_224 depth=2", 64),
         (
             Swin(4, 96, (2, 2), (3, 6), 7, 4.0, NO_DROP, 3, 10),
             "swin_tiny_patch4_window7_224 depths=(2,2) num_heads=(3,6)",

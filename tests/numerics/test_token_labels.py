@@ -23,13 +23,19 @@ from bigvit.data.mix import MixDraws, draw, mix_images, patch_sources
 from bigvit.data.prepare import Prepare, Targets
 from bigvit.models import Output
 from bigvit.recipe import (
+    CaiT,
+    ClassAttention,
+    LayerScale,
     LinearStochasticDepth,
     LVViT,
     Mix,
     MixToken,
+    ParallelViT,
     Recipe,
     ReLabel,
+    StochasticDepth,
     TokenLabeling,
+    ViT,
 )
 from bigvit.recipe.check import check_recipe
 from bigvit.recipes.photos import photos_vit_64
@@ -40,11 +46,17 @@ MIX = MixToken(alpha=1.0, cell=CELL, group=GROUP)
 MODEL = LVViT(
     (3, 3, 8), (1, 1, 8), 6, 24, 2, 2, 3.0, 2.0, True, LinearStochasticDepth(0.0, 4), 3, 7
 )
+DROP, SECOND = StochasticDepth(0.0, 4), ClassAttention(2, "class and patches")
+MODELS: dict[str, Any] = {
+    "lv_vit": MODEL,
+    "vit": ViT(CELL, 24, 2, 2, 3.0, 0.5, True, DROP, 3, 7),
+    "cait": CaiT(CELL, 24, 2, 2, 3.0, True, LayerScale(0.5), SECOND, None, True, DROP, 3, 7),
+}
 
 
 def recipe_of(mix: Mix | MixToken | None = MIX, model: Any = MODEL) -> Recipe:
     data = replace(photos_vit_64.data, image_size=SIZE, classes=7, mix=mix)
-    labelled = (TokenLabeling(1.0, 0.1, "image"),) if model is MODEL else ()
+    labelled = (TokenLabeling(1.0, 0.1, "image"),) if getattr(model, "dense_head", False) else ()
     given = (*photos_vit_64.objectives, *labelled)
     return replace(photos_vit_64, model=model, data=data, objectives=given, batch_size=48)
 
@@ -73,10 +85,11 @@ def test_boxes_are_cutmixs_on_the_grid_of_patches():
     assert torch.equal(torch.cat([part.box for part in parts]), found.box[:12])
 
 
+@each_of("name", MODELS)
 @torch.no_grad()
-def test_tokens_are_mixed_after_the_patch_embedding():
+def test_tokens_are_mixed_after_the_patch_embedding(name: str):
     recipe = recipe_of()
-    ours: Any = randomised(models.build(MODEL, SIZE))
+    ours: Any = randomised(models.build(MODELS[name], SIZE))
     x = images()
     draws = drawn(recipe)
     mix = patch_sources(MIX, SIZE, draws)
@@ -99,9 +112,11 @@ def test_tokens_are_mixed_after_the_patch_embedding():
     assert torch.equal(output.logits, ours(x).logits)
 
 
+@each_of("name", MODELS)
 @torch.no_grad()
-def test_where_a_patch_is_embedded_alone_it_is_cutmix():
-    model = replace(MODEL, kernels=(CELL,), strides=(CELL,))
+def test_where_a_patch_is_embedded_alone_it_is_cutmix(name: str):
+    alone = {"kernels": (CELL,), "strides": (CELL,)} if name == "lv_vit" else {}
+    model = replace(MODELS[name], **alone)
     ours: Any = randomised(models.build(model, SIZE))
     x, draws = images(), drawn(recipe_of())
     of_images = ours(mix_images(x, draws, GROUP))
@@ -203,22 +218,28 @@ def test_what_maps_say_is_learned_as_it_is_written_out(classes: int):
         assert found.item() == pytest.approx(wanted, rel=5e-6)
 
 
-@each_of(
-    ("changed", "said"),
-    [
-        ({"model": replace(MODEL, dense_head=False)}, "objectives.1: TokenLabeling.*no head"),
-        ({"objectives": photos_vit_64.objectives}, "model.dense_head: no objective"),
-        ({"model": replace(photos_vit_64.model, num_classes=7)}, "objectives.1: TokenLabeling"),
-    ],
-)
-def test_a_head_on_patches_and_its_objective_come_together(changed: dict[str, Any], said: str):
-    with pytest.raises(ValueError, match=said):
-        check_recipe(replace(recipe_of(), **changed))
-    check_recipe(recipe_of())
+@each_of("name", MODELS)
+def test_a_head_on_patches_and_its_objective_come_together(name: str):
+    recipe = recipe_of(model=MODELS[name])
+    check_recipe(recipe)
+    plain = replace(recipe, model=replace(MODELS[name], dense_head=False))
+    with pytest.raises(ValueError, match="objectives.1: TokenLabeling.*no head on patches"):
+        check_recipe(plain)
+    check_recipe(replace(plain, objectives=photos_vit_64.objectives))
+    with pytest.raises(ValueError, match="model.dense_head: no objective"):
+        check_recipe(replace(recipe, objectives=photos_vit_64.objectives))
+
+
+def test_a_model_that_cannot_have_such_a_head_is_refused_its_objective():
+    recipe = recipe_of(None, ParallelViT(CELL, 24, 2, 2, 2, 3.0, 0.5, DROP, 3, 7))
+    labelled = (*recipe.objectives, TokenLabeling(1.0, 0.1, "image"))
+    with pytest.raises(ValueError, match="objectives.1: TokenLabeling.*ParallelViT has no head"):
+        check_recipe(replace(recipe, objectives=labelled))
 
 
 def test_what_cannot_be_mixed_after_the_embedding_is_refused():
-    with pytest.raises(ValueError, match="data.mix: MixToken is not allowed; ViT"):
-        check_recipe(recipe_of(model=replace(photos_vit_64.model, num_classes=7)))
+    parallel = ParallelViT(CELL, 24, 2, 2, 2, 3.0, 0.5, DROP, 3, 7)
+    with pytest.raises(ValueError, match="data.mix: MixToken is not allowed; ParallelViT cannot"):
+        check_recipe(recipe_of(model=parallel))
     with pytest.raises(ValueError, match="data.mix.cell: 16 is not allowed; it must be 8"):
         check_recipe(recipe_of(replace(MIX, cell=16)))

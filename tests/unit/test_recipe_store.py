@@ -13,7 +13,7 @@ from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import differences, filled, left_out, recipe_from_json, to_json
 from bigvit.recipes.deit3 import deit3_h14_in1k_126
 from bigvit.recipes.digits import digits_vit
-from bigvit.recipes.photos import photos_vit_64
+from bigvit.recipes.photos import photos_cait_64, photos_vit_64
 
 assert isinstance(digits_vit.data, Digits)
 VARIANTS = {
@@ -68,6 +68,11 @@ def test_a_field_that_came_later_is_taken_as_older_files_meant_it(
     del value["data"]["test_images"]
     assert recipe_from_json(value) == photos_vit_64
     assert "it meant: data.test_images: (absent) -> None" in caplog.messages[1]
+    for recipe in (photos_vit_64, photos_cait_64):
+        value = to_json(recipe)
+        del value["model"]["dense_head"]
+        assert recipe_from_json(value) == recipe
+        assert "it meant: model.dense_head: (absent) -> False" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

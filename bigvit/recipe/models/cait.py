@@ -21,7 +21,7 @@ from bigvit.recipe.models.ops import (
     scale,
     stream,
 )
-from bigvit.recipe.models.uniform import OfPatches
+from bigvit.recipe.models.uniform import OfPatches, TokenLabeled
 from bigvit.recipe.residual import (
     FixedLayerScale,
     LayerScale,
@@ -68,7 +68,7 @@ Pooling = ClassAttention | ClassToken | AveragePooling
 
 
 @dataclass(frozen=True)
-class CaiT(OfPatches):
+class CaiT(TokenLabeled, OfPatches):
     """CaiT (arXiv:2103.17239; thesis sections 3.5 to 3.7): self-attention between patches, then
     class attention, with a small factor on every residual branch; and what it is compared with."""
 
@@ -81,9 +81,10 @@ class CaiT(OfPatches):
     residual: Residual  # what multiplies the residual branches of both stages
     pooling: Pooling  # how the patches become the one vector that is classified
     distillation: DistillationToken | None  # beside the class token; None: the class token alone
+    dense_head: bool  # whether a head on every patch predicts with the class token's
     drop_path: StochasticDepth  # of the self-attention blocks
     in_chans: bounds.Channels[int]  # channels of an image
-    num_classes: bounds.Classes[int]  # classes of the head
+    num_classes: bounds.Classes[int]  # classes of a head
 
     @property
     def fusion(self) -> Fusion | None:
@@ -115,6 +116,7 @@ class CaiT(OfPatches):
                 yield from self.head_ops(patches, read=1)
         if token is not None:
             yield linear("head_dist", 1, d, self.num_classes, keeps=False)
+        yield from self.dense_ops(image_size)
 
     def _block(self, tokens: int) -> Iterator[Op]:
         d, heads, attn = self.embed_dim, self.num_heads, "blocks.*.attn"
@@ -171,6 +173,11 @@ class CaiT(OfPatches):
                 "model.distillation: a token beside the class token, and average pooling has none; "
                 "choose another model.pooling, or no token"
             )
+        if self.distillation and self.dense_head:
+            raise ValueError(
+                "model.dense_head: a head on patches predicts with the class token's alone, and "
+                "here is a distillation token; choose one of the two"
+            )
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
         match self:
@@ -179,13 +186,14 @@ class CaiT(OfPatches):
                 pooling=ClassAttention(depth=depth, keys="class and patches"),
                 residual=LayerScale() | UniformLayerScale() | FixedLayerScale(),
                 distillation=None,
+                dense_head=False,
             ):
                 own = {"depth_token_only": depth, "mlp_ratio_token_only": self.mlp_ratio}
                 return self.timm_as("cait_s24_224", image_size, **own)
             case _:
                 raise unknown(
-                    "CaiT but with talking heads, LayerScale, class attention to all tokens and no "
-                    "distillation token"
+                    "CaiT but with talking heads, LayerScale, class attention to all tokens, no "
+                    "distillation token and no head on patches"
                 )
 
 
@@ -207,7 +215,7 @@ CAIT_SIZES = {
 
 def cait(size: str, *, group: int, num_classes: int, in_chans: int) -> CaiT:
     """A CaiT of one of `CAIT_SIZES`: 48 channels a head, two class-attention blocks (thesis
-    section 3.7), its MLPs four times as wide as its tokens.
+    section 3.7), its MLPs four times as wide as its tokens, and no head on its patches.
 
     Args:
         group: of its stochastic depth, consecutive samples.
@@ -223,6 +231,7 @@ def cait(size: str, *, group: int, num_classes: int, in_chans: int) -> CaiT:
         residual=LayerScale(init=layer_scale),
         pooling=ClassAttention(depth=2, keys="class and patches"),
         distillation=None,
+        dense_head=False,
         drop_path=StochasticDepth(rate=drop_path, group=group),
         in_chans=in_chans,
         num_classes=num_classes,

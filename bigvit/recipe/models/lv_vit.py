@@ -15,17 +15,16 @@ from bigvit.recipe.models.ops import (
     conv,
     embedding,
     in_branch,
-    linear,
     mlp_branch,
     repeat,
 )
-from bigvit.recipe.models.uniform import Uniform
+from bigvit.recipe.models.uniform import TokenLabeled
 
 __all__ = ["LV_VIT_SIZES", "LVViT", "lv_vit"]
 
 
 @dataclass(frozen=True)
-class LVViT(Uniform):
+class LVViT(TokenLabeled):
     """LV-ViT (arXiv:2104.10858): patches made by several convolutions, residual branches divided by
     a number, no biases on q, k, v, and a second head on every patch."""
 
@@ -71,7 +70,7 @@ class LVViT(Uniform):
         bounds.allow("data.image_size", image_size, fits, wanted)
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
-        d, (h, w), tokens = self.embed_dim, self.grid(image_size), prod(self.grid(image_size)) + 1
+        d, tokens = self.embed_dim, prod(self.grid(image_size)) + 1
         yield from self._patches(image_size)
         yield embedding("pos_embed", tokens * d)
         yield embedding("cls_token", d)
@@ -81,8 +80,7 @@ class LVViT(Uniform):
         mlp = mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim)
         yield from repeat(self.depth, [*in_branch(0, attn), *in_branch(1, mlp)])
         yield from self.head_ops(tokens)
-        if self.dense_head:
-            yield linear("aux_head", h * w, d, self.num_classes)
+        yield from self.dense_ops(image_size)
 
     def _patches(self, image_size: ImageSize) -> Iterator[Op]:
         (height, width), chans = sides(image_size), self.in_chans

@@ -48,6 +48,23 @@ class Uniform(Description):
         yield one._replace(kept=(tokens if read is None else read) * d)
 
 
+class TokenLabeled(Uniform):
+    """Patches that can be labelled one by one, by a second head (arXiv:2104.10858), and mixed once
+    they are embedded."""
+
+    dense_head: bool
+
+    @property
+    def summary(self) -> str:
+        return super().summary + ", head on patches" * self.dense_head
+
+    def dense_ops(self, image_size: ImageSize) -> Iterator[Op]:
+        """The head on every patch, if there is one."""
+        if self.dense_head:
+            h, w = self.grid(image_size)
+            yield linear("aux_head", h * w, self.embed_dim, self.num_classes)
+
+
 class OfPatches(Uniform):
     """Tokens that are square patches, with learned positions."""
 

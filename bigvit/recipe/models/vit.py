@@ -6,6 +6,7 @@ from typing import Any
 
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth
+from bigvit.recipe.models.description import unknown
 from bigvit.recipe.models.ops import (
     Op,
     attention_branch,
@@ -15,7 +16,7 @@ from bigvit.recipe.models.ops import (
     repeat,
     scale,
 )
-from bigvit.recipe.models.uniform import OfPatches
+from bigvit.recipe.models.uniform import OfPatches, TokenLabeled
 
 __all__ = ["VIT_SIZES", "ViT", "vit"]
 
@@ -30,7 +31,7 @@ ARCHITECTURES = {
 
 
 @dataclass(frozen=True)
-class ViT(OfPatches):
+class ViT(TokenLabeled, OfPatches):
     """DeiT III's Vision Transformer (arXiv:2204.07118): LayerScale, uniform stochastic depth, and
     positions on the patches alone."""
 
@@ -40,9 +41,10 @@ class ViT(OfPatches):
     num_heads: bounds.Heads[int]  # attention heads; D must be a multiple
     mlp_ratio: bounds.MlpRatio[float]  # hidden width of the MLP, in units of D
     layer_scale: bounds.Factor[float]  # initial value of LayerScale's diagonal
+    dense_head: bool  # whether a head on every patch predicts with the class token's
     drop_path: StochasticDepth
     in_chans: bounds.Channels[int]  # channels of an image
-    num_classes: bounds.Classes[int]  # classes of the head
+    num_classes: bounds.Classes[int]  # classes of a head
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         d, (h, w) = self.embed_dim, self.grid(image_size)
@@ -59,8 +61,11 @@ class ViT(OfPatches):
             ],
         )
         yield from self.head_ops(tokens)
+        yield from self.dense_ops(image_size)
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        if self.dense_head:
+            raise unknown("ViT but without a head on patches")
         architecture = ARCHITECTURES.get(self.embed_dim, "deit3_small_patch16_224")
         return self.timm_as(architecture, image_size, init_values=self.layer_scale)
 
@@ -83,7 +88,8 @@ VIT_SIZES = {
 def vit(
     size: str, *, layer_scale: float, drop_path: StochasticDepth, num_classes: int, in_chans: int
 ) -> ViT:
-    """A ViT of one of `VIT_SIZES`, its MLPs four times as wide as its tokens."""
+    """A ViT of one of `VIT_SIZES`, its MLPs four times as wide as its tokens, and no head on its
+    patches."""
     patch_size, embed_dim, depth, num_heads = VIT_SIZES[size]
     return ViT(
         patch_size=patch_size,
@@ -92,6 +98,7 @@ def vit(
         num_heads=num_heads,
         mlp_ratio=4.0,
         layer_scale=layer_scale,
+        dense_head=False,
         drop_path=drop_path,
         in_chans=in_chans,
         num_classes=num_classes,
