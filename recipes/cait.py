@@ -5,7 +5,7 @@ is that of the authors' repository (facebookresearch/deit). Ours are: the groups
 stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), and what is marked so. Gradients
 are float32, as theirs are: torch.cuda.amp keeps weights, and so gradients, in float32. The
 distilled models (`_hard`; `_token`: table 3.14) learn from RegNetY-16GF, whose recipe is
-`regnety_16gf_in1k_224`.
+`regnety_16gf_in1k_224`. Token labelling (`_tokens`) is ours: no paper has trained these models so.
 """
 
 from dataclasses import replace
@@ -24,6 +24,7 @@ from bigvit.recipe import (
     Lamb,
     LayerScale,
     Mix,
+    MixToken,
     RandAugment,
     RandomResizedCrop,
     Recipe,
@@ -32,6 +33,7 @@ from bigvit.recipe import (
     ThreeAugment,
     Timm,
     TimmSizes,
+    TokenLabeling,
     Unscaled,
     cait,
 )
@@ -40,6 +42,7 @@ TABLE_3_16 = "CaiT, thesis tables 3.9, 3.15, 3.16, section 3.7"
 TABLE_3_14 = "CaiT, thesis tables 3.9, 3.14, 3.15, 3.16, sections 3.6.3, 3.7"
 TABLE_3_20 = "CaiT, thesis tables 3.9, 3.20"
 FINETUNE = "CaiT, thesis tables 3.15, 3.17, section 3.7; facebookresearch/deit, its issues"
+TOKENS = "bigvit: CaiT, thesis tables 3.9, 3.16, with LV-ViT's token labelling, no paper"
 TABLE_6_13 = "CaiT by DeiT III's procedure, thesis tables 6.1, 6.13, section 6.3.5.3"
 
 REGNETY_16GF = Timm(  # the teacher
@@ -159,6 +162,22 @@ def with_token(size: str) -> Recipe:
     return hard(recipe, replace(HARD, head="distillation"))
 
 
+def tokens(size: str) -> Recipe:
+    """The same by label maps (`--label-maps`), with MixToken in place of mixup and CutMix (ours):
+    losses, smoothing and MixToken's alpha as LV-ViT's (recipes/lv_vit.py)."""
+    before = at_224(size)
+    return replace(
+        before,
+        source=TOKENS,
+        model=replace(of_size(size), dense_head=True),
+        data=replace(before.data, mix=MixToken(alpha=1.0, cell=16, group=8)),
+        objectives=(
+            CrossEntropy(weight=1.0, smoothing=0.1),
+            TokenLabeling(weight=1.0, smoothing=0.1, labels="map"),
+        ),
+    )
+
+
 cait_xxs24_in1k_224 = at_224("xxs24")
 cait_xxs36_in1k_224 = at_224("xxs36")
 cait_xs24_in1k_224 = at_224("xs24")
@@ -208,6 +227,9 @@ cait_m36_in1k_224_hard_ft448 = hard(cait_m36_in1k_224_ft448)
 cait_m48_in1k_224_hard_ft448 = hard(cait_m48_in1k_224_ft448)
 cait_xxs24_in1k_224_token = with_token("xxs24")
 cait_m24_in1k_224_token = with_token("m24")
+
+# Token labelling, which is ours.
+cait_s24_in1k_224_tokens = tokens("s24")
 
 # From DeiT-S to CaiT-S36, one change a step (table 3.20), at DeiT's crop ratio of 0.875. DeiT's
 # drop-path is 0.05 where it is uniform (table 3.11). The step after the eighth, inference at 256,

@@ -6,7 +6,10 @@ two differ, the repository's is a recipe of its own, named `_repo`. Ours are: th
 and stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), that positions are
 resampled with antialiasing (theirs, and the `_repo` recipes', without), and what is marked so.
 Gradients are float32, as theirs are: torch.cuda.amp keeps weights, and so gradients, in float32.
+Token labelling (`_tokens`) is ours: no paper has trained these models so.
 """
+
+from dataclasses import replace
 
 from bigvit.recipe import (
     AdamW,
@@ -16,6 +19,7 @@ from bigvit.recipe import (
     Images,
     Lamb,
     Mix,
+    MixToken,
     Model,
     ParallelViT,
     RandAugment,
@@ -24,6 +28,8 @@ from bigvit.recipe import (
     SimpleRandomCrop,
     StochasticDepth,
     ThreeAugment,
+    TokenLabeling,
+    ViT,
     vit,
 )
 
@@ -34,6 +40,7 @@ TABLE_6_5 = "DeiT III, thesis tables 6.1, 6.5, 6.14"
 TABLE_6_8 = "DeiT III, thesis tables 6.1, 6.8, 6.14"
 FINETUNE_1K = "DeiT III, thesis section 6.3.6, tables 6.6, 6.7; facebookresearch/deit"
 FINETUNE_21K = "DeiT III, thesis tables 6.1, 6.5, 6.8; facebookresearch/deit"
+TOKENS = "bigvit: DeiT III, thesis table 6.15, with LV-ViT's token labelling, no paper"
 REPO = "DeiT III, facebookresearch/deit README_revenge.md; thesis table 6.1"
 # Of 160 or 128 px a ViT-H/14 sees 154 or 126 (11 or 9 patches): its patch embedding leaves out the
 # last columns and rows there, the image is made in the smaller size here.
@@ -221,6 +228,24 @@ def finetune_21k(
     )
 
 
+def tokens(before: Recipe) -> Recipe:
+    """The same by label maps (`--label-maps`), with MixToken in place of mixup and CutMix (ours):
+    losses, smoothing and MixToken's alpha as LV-ViT's (recipes/lv_vit.py). The class token learns
+    by a softmax, too, as its logits and the patches' are added."""
+    assert isinstance(before.model, ViT) and isinstance(before.data, Images)
+    cell = before.model.patch_size
+    return replace(
+        before,
+        source=TOKENS,
+        model=replace(before.model, dense_head=True),
+        data=replace(before.data, mix=MixToken(alpha=1.0, cell=cell, group=8)),
+        objectives=(
+            CrossEntropy(weight=1.0, smoothing=0.1),
+            TokenLabeling(weight=1.0, smoothing=0.1, labels="map"),
+        ),
+    )
+
+
 # ImageNet-1k at 224. Drop-path: table 6.14, and 0.05 more for every 200 epochs beyond 400 (section
 # 6.4); at 300 epochs as at 400 (ours).
 deit3_t16_in1k_224 = pretrain_1k(TABLE_6_14, "t16", 224, 400, lr=3e-3, drop_path=0.0)
@@ -366,3 +391,8 @@ deit3_l16_in21k_224_240e_ft224_repo = finetune_21k(
 deit3_h14_in21k_126_ft224_repo = finetune_21k(
     "h14", 224, "deit3_h14_in21k_126_repo", drop_path=0.45, source=REPO
 )
+
+# Token labelling, which is ours: all else as in the recipe that each is made of.
+deit3_s16_in1k_224_tokens = tokens(deit3_s16_in1k_224)
+deit3_b16_in1k_224_tokens = tokens(deit3_b16_in1k_224)
+deit3_l16_in1k_224_tokens = tokens(deit3_l16_in1k_224)

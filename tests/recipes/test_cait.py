@@ -12,6 +12,7 @@ from bigvit.recipe import (
     CaiT,
     ClassAttention,
     ClassToken,
+    CrossEntropy,
     FixedLayerScale,
     Fixup,
     LayerScale,
@@ -19,11 +20,12 @@ from bigvit.recipe import (
     Recipe,
     Residual,
     TFixup,
+    TokenLabeling,
     UniformLayerScale,
     Unscaled,
     batch_layout,
 )
-from bigvit.recipe.check import check_recipe, leaves
+from bigvit.recipe.check import check_recipe, check_training, leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import recipe_from_json, to_json
 
@@ -184,7 +186,22 @@ def test_cait_b12_by_deit3s_procedure():
 
 
 def test_there_are_no_others():
-    assert len(RECIPES) == 10 + 9 + 2 + 9 + 1
+    assert len(RECIPES) == 10 + 9 + 2 + 9 + 1 + 1
+
+
+def test_token_labelling_changes_heads_losses_and_mixing_alone():
+    """It is ours, and says so."""
+    recipe, base = RECIPES["cait_s24_in1k_224_tokens"], RECIPES["cait_s24_in1k_224"]
+    check_training(recipe)
+    assert recipe_from_json(to_json(recipe)) == recipe
+    assert recipe.source.startswith("bigvit: CaiT") and "no paper" in recipe.source
+    mixed = {"data.mix.mixup", "data.mix.cutmix"}
+    kept = {path: value for path, value in dict(leaves(base)).items() if ".mix." not in path}
+    ours = {"source": recipe.source, "model.dense_head": True, "data.mix.group": 8}
+    assert_values(recipe, kept | ours | {"data.mix.alpha": 1.0, "data.mix.cell": 16})
+    assert not mixed & dict(leaves(recipe)).keys() and recipe.maps
+    assert recipe.objectives == (CrossEntropy(1.0, 0.1), TokenLabeling(1.0, 0.1, "map"))
+    assert recipe.model.parameters(224) - base.model.parameters(224) == 1000 * 385
 
 
 @each_of("residual", RESIDUALS)

@@ -26,7 +26,9 @@ from bigvit.recipe.store import recipe_from_json, to_json
 
 ALL = all_recipes()
 RECIPES = {name: recipe for name, recipe in ALL.items() if name.startswith("deit_")}
-CAITS = {n: r for n, r in ALL.items() if n.startswith("cait_") and ("_hard" in n or "_token" in n)}
+CAITS = {
+    n: r for n, r in ALL.items() if n.startswith("cait_") and ("_hard" in n or n.endswith("_token"))
+}
 
 SIZES = {  # dim, heads, parameters in millions, of the plain model and with the token
     "ti16": (192, 3, 5.72, 5.91),
