@@ -83,6 +83,7 @@ RECIPE = Recipe(
         std=(0.353, 0.353, 0.353),
         test_crop_ratio=1.0,
         decode="exact",
+        held_out=0.0,
     ),
     objectives=(CrossEntropy(weight=1.0, smoothing=0.0),),
     teacher=None,

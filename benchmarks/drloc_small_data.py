@@ -104,7 +104,7 @@ def fashion_mnist(held_out: bool = False) -> Iterator[Data]:
 def _images(size: int, flip: float) -> tuple[Any, ...]:
     """Crops, and flips where they mean the same; nothing else."""
     crop = RandomResizedCrop((0.8, 1.0), (3 / 4, 4 / 3), "bilinear")
-    return size, crop, flip, None, 0.0, 1, None, (0.3,) * 3, (0.35,) * 3, 1.0, "exact"
+    return size, crop, flip, None, 0.0, 1, None, (0.3,) * 3, (0.35,) * 3, 1.0, "exact", 0.0
 
 
 def backbones(size: int) -> dict[str, Model]:

@@ -72,6 +72,7 @@ IMAGES = Images(
     std=(0.229, 0.224, 0.225),
     test_crop_ratio=1.0,  # section 3.7.2.3
     decode="exact",
+    held_out=0.0,
 )
 
 

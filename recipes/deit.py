@@ -59,6 +59,7 @@ IMAGES = Images(
     std=STD,
     test_crop_ratio=0.875,  # repository
     decode="exact",
+    held_out=0.0,
 )
 
 # Counted of timm's model. Its stochastic depth is DeiT's where that is uniform (table 3.11); for

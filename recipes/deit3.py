@@ -117,6 +117,7 @@ def images(
         std=(0.229, 0.224, 0.225),
         test_crop_ratio=1.0,  # table 6.1
         decode="exact",
+        held_out=0.0,
     )
 
 

@@ -138,6 +138,7 @@ def images(dataset: str) -> Images:
         std=(0.229, 0.224, 0.225),
         test_crop_ratio=0.875,
         decode="exact",
+        held_out=0.0,
     )
 
 

@@ -53,6 +53,7 @@ fashion_deit = Recipe(
         std=STD,
         test_crop_ratio=1.0,
         decode="exact",
+        held_out=0.0,
     ),
     objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
     teacher=None,

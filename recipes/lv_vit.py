@@ -62,6 +62,7 @@ IMAGES = Images(
     std=(0.229, 0.224, 0.225),
     test_crop_ratio=0.9,  # repository, T and S
     decode="exact",
+    held_out=0.0,
 )
 
 DROP_PATH = {"t": 0.1, "s": 0.1, "m": 0.2, "l": 0.3}  # table 1, table 5 (M), repository (M, L)

@@ -57,6 +57,7 @@ def trained(architecture: str, drop_path: float, sizes: TimmSizes) -> Recipe:
             std=(0.229, 0.224, 0.225),
             test_crop_ratio=1.0,
             decode="exact",
+            held_out=0.0,
         ),
         objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
         teacher=None,

@@ -56,6 +56,7 @@ photos_vit_64 = Recipe(
         std=(0.229, 0.224, 0.225),
         test_crop_ratio=1.0,
         decode="exact",
+        held_out=0.0,
     ),
     objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
     teacher=None,

@@ -18,5 +18,6 @@ WHOLE = Images(
     std=(0.5, 0.5, 0.5),
     test_crop_ratio=1.0,
     decode="exact",
+    held_out=0.0,
 )
 """Of any size, mean and deviation; these are replaced."""

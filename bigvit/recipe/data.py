@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from bigvit.recipe.bounds import Bound, Classes, CropRatio, Share, Side
+from bigvit.recipe.bounds import Bound, Classes, CropRatio, Share, ShareBelow1, Side
 from bigvit.recipe.depth import ImageSize
 
 __all__ = [
@@ -157,6 +157,9 @@ class Images:
     # of JPEGs to train on; scaled: as many times smaller (2, 4, 8) as leaves no less than the input
     # size, which is faster; at 160 pixels and below. Test images are always decoded exactly
     decode: Literal["exact", "scaled"]
+    # share of the training split, chosen by a hash of the images' names, that is tested on, and not
+    # trained on; 0: there is a testing split
+    held_out: ShareBelow1[float]
 
     @property
     def channels(self) -> int:

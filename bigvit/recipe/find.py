@@ -14,16 +14,25 @@ from bigvit.recipe.store import recipe_from_json, to_json
 
 def all_recipes() -> dict[str, Recipe]:
     """Every recipe that comes with bigvit, by name, in the order of the files."""
-    import bigvit.recipes
-
     recipes: dict[str, Recipe] = {}
-    for info in sorted(pkgutil.iter_modules(bigvit.recipes.__path__), key=lambda info: info.name):
-        for name, recipe in _recipes_of(
-            importlib.import_module(f"bigvit.recipes.{info.name}")
-        ).items():
+    for own in _by_module().values():
+        for name, recipe in own.items():
             assert name not in recipes, f"two recipes are named {name}"
             recipes[name] = recipe
     return recipes
+
+
+def module_of(name: str) -> str:
+    """The module that holds one of bigvit's recipes."""
+    return next(module for module, recipes in _by_module().items() if name in recipes)
+
+
+def _by_module() -> dict[str, dict[str, Recipe]]:
+    import bigvit.recipes
+
+    names = sorted(info.name for info in pkgutil.iter_modules(bigvit.recipes.__path__))
+    modules = [f"bigvit.recipes.{name}" for name in names]
+    return {name: _recipes_of(importlib.import_module(name)) for name in modules}
 
 
 def find_recipe(name: str) -> tuple[str, Recipe]:

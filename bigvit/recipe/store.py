@@ -35,7 +35,7 @@ ADDED: dict[str, dict[str, Any]] = {
     },
     "ViT": {"dense_head": False},
     "CaiT": {"distillation": None, "dense_head": False},
-    "Images": {"test_images": None, "decode": "exact"},
+    "Images": {"test_images": None, "decode": "exact", "held_out": 0.0},
     "TokenLabeling": {"labels": "image"},
 }
 """Fields that came later, by dataclass, with what files written before them meant; or what says it

@@ -36,6 +36,7 @@ DATA = Images(
     std=(0.25, 0.25, 0.25),
     test_crop_ratio=1.0,
     decode="exact",
+    held_out=0.0,
 )
 RECIPE: Recipe = replace(
     digits_vit,

@@ -46,6 +46,7 @@ def images(size: int, erase: float, augment: RandAugment | None = None) -> Image
         std=STD,
         test_crop_ratio=1.0,
         decode="exact",
+        held_out=0.0,
     )
 
 

@@ -70,6 +70,7 @@ def recipe_of(family: str) -> Recipe:
             std=(0.5, 0.5, 0.5),
             test_crop_ratio=1.0,
             decode="exact",
+            held_out=0.0,
         ),
         optim=AdamW(lr=1e-2, betas=(0.9, 0.999), eps=1e-3, weight_decay=0.05),
         layer_decay=0.9,

@@ -43,6 +43,7 @@ DATA = Images(
     std=(0.25, 0.2, 0.3),
     test_crop_ratio=1.0,
     decode="exact",
+    held_out=0.0,
 )
 
 

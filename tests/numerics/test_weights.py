@@ -256,6 +256,7 @@ DATA = Images(
     std=(0.25, 0.25, 0.25),
     test_crop_ratio=0.9,
     decode="exact",
+    held_out=0.0,
 )
 
 

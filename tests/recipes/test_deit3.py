@@ -162,6 +162,7 @@ EVERYWHERE = {
     "data.crop.interpolation": "bicubic",
     "data.erasing": 0.0,
     "data.decode": "exact",
+    "data.held_out": 0.0,
     "data.mix.cutmix": 1.0,
     "data.mix.switch": 0.5,
     "data.mix.group": 8,

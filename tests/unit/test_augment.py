@@ -47,6 +47,7 @@ IMAGES = Images(
     std=(0.229, 0.224, 0.225),
     test_crop_ratio=1.0,
     decode="exact",
+    held_out=0.0,
 )
 SIZE = (475, 431)
 

@@ -8,13 +8,15 @@ import numpy as np
 
 from bigvit.data.sources import arrays, folders, hugging_face, inaturalist, shards
 from bigvit.data.sources.digits import DigitsSource
+from bigvit.data.sources.part import parted
 from bigvit.data.sources.source import NAMES, Source, Split
 from bigvit.recipe import Data, Digits, Images
 
 __all__ = ["DigitsSource", "Source", "Split", "matched", "open_source", "open_splits", "renumbered"]
 
 FORMS = """the forms that are read:
-  ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg (or test/); to evaluate only, ROOT/CLASS/*.jpg
+  ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg (or test/); to evaluate only, or with a part held
+    out (data.held_out), ROOT/CLASS/*.jpg
   ROOT/train2018.json, ROOT/val2018.json and train_val2018/, iNaturalist's (other years too)
   ROOT/train-*.parquet and ROOT/validation-*.parquet, there or in ROOT/data/
   a folder that `datasets`' DatasetDict.save_to_disk wrote
@@ -37,6 +39,8 @@ def open_source(data: Data, split: Split, root: Path | None = None) -> Source:
         case Images():
             if root is None:
                 raise ValueError(f"--data-root is missing: where is {data.dataset}? {FORMS}")
+            if data.held_out:
+                return parted(_open_whole(root), split, data.held_out)
             try:
                 return _open(root, split)
             except ValueError as error:
@@ -98,6 +102,16 @@ def renumbered(source: Source, classes: list[str]) -> Source:
     by_others = copy(source)
     by_others.classes, by_others.targets = classes, numbers[source.targets]
     return by_others
+
+
+def _open_whole(root: Path) -> Source:
+    """The training images, or all there are where no folder says which those are."""
+    try:
+        return _open(root, "train")
+    except ValueError:
+        if not root.is_dir() or not folders.find_classes(root):
+            raise
+        return _open(root, "test")
 
 
 @lru_cache(maxsize=2)  # listed once: for the check before torch is imported, and for training
