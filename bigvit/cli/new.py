@@ -75,7 +75,7 @@ def _new(options: argparse.Namespace) -> None:
     more = " --teacher WEIGHTS" * (recipe.teacher is not None) + " --label-maps M" * recipe.maps
     print(f"  bigvit samples {out} --data-root {root}")
     print(f"  bigvit plan {out}")
-    print(f"  deepspeed scripts/train.py {out} --data-root {root}{init}{more}")
+    print(f"  bigvit train {out} --data-root {root}{init}{more}")
 
 
 def _named(root: Path) -> str:

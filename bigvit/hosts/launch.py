@@ -61,7 +61,7 @@ def launch(arguments: Sequence[str]) -> int:
         signal.signal(number, stop)
     with _environment(arguments, hosts) as variables:
         process = subprocess.Popen(
-            [Path(sys.executable).with_name("deepspeed"), *arguments],
+            [*_launcher(), *arguments],
             env=variables,
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
@@ -78,6 +78,13 @@ def launch(arguments: Sequence[str]) -> int:
         if file is not None and file.read_text() == OURS:  # no rank took it: not for the next start
             file.unlink()
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _launcher() -> list[str]:
+    """DeepSpeed's own, which stands beside this Python as a rule."""
+    beside = Path(sys.executable).with_name("deepspeed")
+    module = [sys.executable, "-m", "deepspeed.launcher.runner"]
+    return [str(beside)] if beside.exists() else module
 
 
 def _script(arguments: Sequence[str]) -> int:

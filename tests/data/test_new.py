@@ -89,7 +89,7 @@ def test_a_recipe_that_fits(form: str, tmp_path: Path, capsys: Any) -> None:
     np.testing.assert_allclose(data.std, pixels.std(axis=0), atol=0.03)
     assert made.schedule == base.schedule and made.objectives == base.objectives
     check_data(data, Run(data_root=root))
-    for command in ("samples", "plan"):
+    for command in ("samples", "plan", "train"):
         assert f"bigvit {command} {tmp_path / 'mine.py'}" in said
 
 

@@ -36,8 +36,9 @@ def test_the_wheel_trains_through_the_launcher(tmp_path):
     where = run(python, "-c", "import bigvit; print(bigvit.__file__)", cwd=tmp_path)
     assert where.startswith(str(tmp_path / "clean"))
     assert "deit3_h14_in1k_126" in run(tmp_path / "clean" / "bin" / "bigvit", "list", cwd=tmp_path)
-    launcher = (python, "-m", "deepspeed.launcher.runner", "--num_accelerators", 2)
     options = ("--schedule.epochs", 1, "--schedule.warmup-epochs", 0, "--workers", 0)
-    run(*launcher, "--module", "bigvit.train", "digits_vit", *options, cwd=tmp_path)
+    bigvit = tmp_path / "clean" / "bin" / "bigvit"
+    run(bigvit, "train", "digits_vit", "--ranks", 2, *options, cwd=tmp_path)
+    assert "supervise.sh" in run(bigvit, "scripts", tmp_path / "cluster", cwd=tmp_path)
     status = json.loads((tmp_path / "runs" / "digits_vit" / "status.json").read_text())
     assert (status["state"], status["update"]) == ("done", 23)

@@ -12,6 +12,7 @@ import pytest
 from small import ROOT, TINY, wait_for
 
 from bigvit.checkpoint import metrics
+from bigvit.cli import main
 
 SMALL = (*TINY, "--workers", "0", "--log-every", "1")
 TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2")
@@ -82,3 +83,45 @@ def test_accelerate_that_starts_one_process_of_two_is_refused(tmp_path):
     assert output.count("error: accelerate launch was asked for several processes, and") == 1
     assert "returned non-zero exit status 2" in output
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_bigvit_train_is_deepspeed_on_this_machine(tmp_path):
+    """On as many ranks as it is told, from any folder, with the exit code of the run."""
+    command = [Path(sys.executable).with_name("bigvit"), "train", "digits_vit", "--ranks", "2"]
+    done = subprocess.run(
+        [*command, *SMALL, "--stop-after", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 85, done.stdout + done.stderr
+    run = tmp_path / "runs" / "digits_vit"
+    assert status(run) == ("requeue", 85, "--stop-after")
+    assert json.loads((run / "recipe.json").read_text())["world"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["digits_vit", "--ranks", "0"], "--ranks: 0 is not allowed; it must be 1 or more"),
+        (["digits_vit", "--ranks", "two"], "--ranks: two is not allowed; give a whole number"),
+        (["digits_vit", "--ranks", "2", "--ranks=2"], "--ranks is given twice"),
+        (["digits_vitt"], "no recipe is named 'digits_vitt'"),
+        (["digits_vit", "--optim.lr", "-1"], "optim.lr: -1.0 is not allowed"),
+    ],
+)
+def test_what_bigvit_train_cannot_start_is_refused_at_once(words, said, capsys):
+    assert main(["train", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_scripts_are_copied_and_nothing_is_written_over(tmp_path, capsys):
+    assert main(["scripts", str(tmp_path / "cluster")]) == 0
+    for name in ("train.py", "slurm.sbatch", "supervise.sh"):
+        assert (tmp_path / "cluster" / name).read_bytes() == (ROOT / "scripts" / name).read_bytes()
+    (tmp_path / "cluster" / "train.py").write_text("own")
+    assert main(["scripts", str(tmp_path / "cluster")]) == 2
+    assert "train.py is there already" in capsys.readouterr().err
+    assert (tmp_path / "cluster" / "train.py").read_text() == "own"

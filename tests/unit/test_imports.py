@@ -11,7 +11,9 @@ FILES = sorted(
     path
     for folder in ("bigvit", "recipes", "ds_configs", "scripts")
     for path in (ROOT / folder).rglob("*.py")
-    if not path.relative_to(ROOT).as_posix().startswith(("bigvit/recipes", "bigvit/ds_configs"))
+    if not path.relative_to(ROOT)
+    .as_posix()
+    .startswith(("bigvit/recipes", "bigvit/ds_configs", "bigvit/scripts"))
 )
 
 
