@@ -162,7 +162,7 @@ def test_how_the_head_begins_and_is_trained(kind: str):
 @each_of("kind", MODELS)
 def test_what_is_said_of_it(kind: str):
     model = MODELS[kind]
-    assert model.summary.endswith("patch 8, head on patches")
+    assert model.summary.endswith("patch 8, dense head")
     plain = replace(model, dense_head=False)
     assert plain.summary.endswith("patch 8")
     assert model.parameters(SIZE) - plain.parameters(SIZE) == 49 * 7

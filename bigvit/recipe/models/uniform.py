@@ -56,7 +56,7 @@ class TokenLabeled(Uniform):
 
     @property
     def summary(self) -> str:
-        return super().summary + ", head on patches" * self.dense_head
+        return super().summary + ", dense head" * self.dense_head
 
     def dense_ops(self, image_size: ImageSize) -> Iterator[Op]:
         """The head on every patch, if there is one."""
