@@ -125,14 +125,15 @@ def test_where_a_patch_is_embedded_alone_it_is_cutmix(name: str):
     assert (ours(x).dense - of_images.dense).abs().max() > 0.1
 
 
-def test_a_batch_is_prepared_with_images_as_they_are_and_mixed_targets():
-    recipe = recipe_of()
+@each_of("name", MODELS)
+def test_a_batch_is_prepared_with_images_as_they_are_and_mixed_targets(name: str):
+    recipe = recipe_of(model=MODELS[name])
     task, numbers = Task(recipe), torch.arange(8) % 7
     pixels = torch.randint(256, (8, 3, *SIZE), dtype=torch.uint8)
     draws, real = drawn(recipe), torch.ones(8, dtype=torch.bool)
     batch = Batch(pixels, numbers, numbers, numbers, 3, 0, real, numbers[:0], draws)
     batch = batch._replace(draws=task.draws(3, (0, 8)))
-    plain = Prepare(recipe_of(None))(batch._replace(mix=None))
+    plain = Prepare(recipe_of(None, MODELS[name]))(batch._replace(mix=None))
     inputs = Prepare(recipe)(batch)
     assert plain.mix is None and inputs.mix is not None and inputs.targets.map is not None
     assert torch.equal(inputs.images, plain.images)
@@ -150,8 +151,8 @@ def test_a_batch_is_prepared_with_images_as_they_are_and_mixed_targets():
     randomised(task.model)
     mixed, alone = task(inputs), task(inputs._replace(mix=None))
     assert len(mixed) == 2
-    for name, loss in mixed.items():
-        assert loss != alone[name], name
+    for objective, loss in mixed.items():
+        assert loss != alone[objective], objective
 
 
 @each_of("classes", [7, 21_841])
