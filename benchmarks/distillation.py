@@ -33,11 +33,11 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def trained(recipe: str, folder: Path, root: Path, *options: str) -> dict[str, Any]:
+def trained(recipe: str, folder: Path, root: Path, *options: str, ranks: int = 2) -> dict[str, Any]:
     """The last evaluation of a run, which is begun or gone on with where it is not done."""
     status = folder / "status.json"
     if not status.is_file() or json.loads(status.read_text())["state"] != "done":
-        launch = ["deepspeed", "--num_accelerators", "2", "--master_port", str(free_port())]
+        launch = ["deepspeed", "--num_accelerators", str(ranks), "--master_port", str(free_port())]
         run = ["--data-root", str(root), "--run-dir", str(folder), "--resume", "auto"]
         how = ["--sharding", "zero1", "--workers", "0", "--log-every", "200"]
         subprocess.run(

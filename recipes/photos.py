@@ -147,7 +147,7 @@ photos_lv_vit_64 = replace(
     model=MODEL,
     data=replace(photos_vit_64.data, mix=None),
     objectives=(LABELS,),
-    schedule=Cosine(epochs=7, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
+    schedule=Cosine(epochs=10, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
 )
 
 photos_lv_vit_64_tokens = replace(
