@@ -36,7 +36,7 @@ class Squares:
         row[0] += gradient.double().square().sum()
         of_weight = weight.detach().double().square().sum()
         row[1] += of_weight
-        if name.endswith((".gamma", ".gamma_1", ".gamma_2")):
+        if name.endswith((".gamma", ".gamma_1", ".gamma_2", ".ls1", ".ls2")):
             row[2] += of_weight
 
     def by_block(self, ranks: Ranks, norm: float, clip_norm: float | None) -> Norms:

@@ -10,6 +10,7 @@ from bigvit.models.init import initial_weight
 from bigvit.models.lv_vit import LabeledVisionTransformer
 from bigvit.models.output import Output, TokenMap
 from bigvit.models.parallel_vit import ParallelVisionTransformer
+from bigvit.models.resmlp import ResidualMlp
 from bigvit.models.resnet import ResidualNetwork
 from bigvit.models.swin import SwinTransformer
 from bigvit.models.t2t_vit import T2TVisionTransformer
@@ -23,6 +24,7 @@ from bigvit.recipe import (
     LVViT,
     Model,
     ParallelViT,
+    ResMLP,
     ResNet,
     Swin,
     T2TViT,
@@ -39,6 +41,7 @@ __all__ = [
     "LabeledVisionTransformer",
     "Output",
     "ParallelVisionTransformer",
+    "ResidualMlp",
     "ResidualNetwork",
     "SwinTransformer",
     "T2TVisionTransformer",
@@ -67,6 +70,8 @@ def build(model: Model, image_size: ImageSize) -> Backbone:
             return ClassAttentionTransformer(model, image_size)
         case LVViT():
             return LabeledVisionTransformer(model, image_size)
+        case ResMLP():
+            return ResidualMlp(model, image_size)
         case Swin():
             return SwinTransformer(model, image_size)
         case T2TViT():

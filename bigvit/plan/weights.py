@@ -97,6 +97,8 @@ def _of(op: Op, block: int | None, layer: int, module: int, trained: bool) -> It
             yield made(op.parameters - matrix, op.shape[2])
     elif op.kind == "norm":
         yield from [made(op.parameters // 2, op.parameters // 2)] * 2
+    elif op.kind == "affine":  # of shape (1, 1, D)
+        yield from [made(op.parameters // 2, 1)] * 2
     elif op.kind == "embedding" and "table" not in op.module:
         yield made(op.parameters, 1)
     else:

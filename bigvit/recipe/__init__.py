@@ -13,6 +13,7 @@ from bigvit.recipe.models.deit import *
 from bigvit.recipe.models.distillation import *
 from bigvit.recipe.models.lv_vit import *
 from bigvit.recipe.models.parallel_vit import *
+from bigvit.recipe.models.resmlp import *
 from bigvit.recipe.models.resnet import *
 from bigvit.recipe.models.swin import *
 from bigvit.recipe.models.t2t_vit import *

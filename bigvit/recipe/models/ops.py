@@ -9,6 +9,7 @@ Kind = Literal[
     "conv",
     "linear",
     "norm",
+    "affine",
     "attention",
     "activation",
     "scale",
@@ -70,6 +71,11 @@ def conv(
 def norm(module: str, tokens: int, dim: int, *, keeps: bool = True) -> Op:
     """LayerNorm in float32 or wider; a token's mean and deviation are kept, too."""
     return Op(module, "norm", 2 * dim, 0, 0, wide=tokens * (keeps * dim + 2))
+
+
+def affine(module: str, tokens: int, dim: int, *, keeps: bool = True) -> Op:
+    """A learned factor and shift a channel, in float32 or wider."""
+    return Op(module, "affine", 2 * dim, 0, 0, wide=keeps * tokens * dim)
 
 
 def batch_norm(module: str, cells: int, dim: int) -> Op:
