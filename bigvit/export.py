@@ -17,9 +17,10 @@ from torch import Tensor
 from bigvit.checkpoint.files import rename
 from bigvit.checkpoint.manifest import verify_file
 from bigvit.checkpoint.model import read_checkpoint
+from bigvit.checkpoint.resampling import resampled
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
-from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, resample_positions
+from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED
 from bigvit.models import build
 from bigvit.models.timm_skeleton import exported
 from bigvit.recipe import ImageSize, Recipe, Timm, sides
@@ -49,8 +50,8 @@ def export(
     recipe, model = found.recipe, dict(found.model)
     size = image_size or recipe.data.image_size
     source, grid = recipe.model.grid(recipe.data.image_size), recipe.model.grid(size)
-    if "pos_embed" in model and grid != source:
-        model["pos_embed"] = resample_positions(model["pos_embed"], source, grid, recipe.resampling)
+    if recipe.model.described and grid != source:
+        model |= resampled(model, source, grid, recipe.resampling)
     classes = class_names(run_of(found.checkpoint), recipe.model.num_classes)
     described = None if recipe.model.described else _of_timm(recipe, size, model)
     config = timm_config(recipe, size, classes, described)  # refused before anything is written

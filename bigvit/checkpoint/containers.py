@@ -42,6 +42,14 @@ AUTHORS_PARALLEL = tuple(
 )
 """The same, for models with two parallel branches."""
 
+AUTHORS_MLP = (
+    (r"patch_embed\.(.+)", r"stem.\1"),
+    (r"(blocks\.\d+)\.attn\.(.+)", r"\1.linear_tokens.\2"),
+    (r"(blocks\.\d+)\.mlp\.(.+)", r"\1.mlp_channels.\2"),
+    (r"(blocks\.\d+)\.gamma_(\d)", r"\1.ls\2"),
+)
+"""The same, for ResMLP, whose affine maps are (D,) there and (1, 1, D) here."""
+
 NOT_OURS = r"(.*\.)?(num_batches_tracked|relative_position_index|attn_mask)"
 """What other programs save, and nothing needs."""
 
@@ -109,6 +117,8 @@ def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if any(name.startswith("blocks_token_only.") for name in weights):
         return dict(weights)
     parallel = any(".attn1." in name for name in weights)
+    mlps = "patch_embed.proj.weight" in weights and "blocks.0.norm2.alpha" in weights
+    table = AUTHORS_MLP if mlps else AUTHORS_PARALLEL if parallel else AUTHORS
     fixed_positions = any(name.startswith("tokens_to_token.") for name in weights)
     swins = any(name.startswith("layers.0.blocks.0.") for name in weights)
     after = any(name.startswith("layers.0.downsample.") for name in weights)  # timm's lies before
@@ -116,7 +126,9 @@ def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, weight in weights.items():
         if re.fullmatch(NOT_OURS, name) or (fixed_positions and name == "pos_embed"):
             continue
-        for theirs, ours in AUTHORS_PARALLEL if parallel else AUTHORS:
+        if mlps and name.endswith((".alpha", ".beta")):
+            weight = weight.reshape(1, 1, -1)
+        for theirs, ours in table:
             if re.fullmatch(theirs, name):
                 name = re.sub(theirs, ours, name)
                 break

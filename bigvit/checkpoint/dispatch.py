@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from bigvit.checkpoint.load import Stored
 from bigvit.checkpoint.model import read_checkpoint
+from bigvit.checkpoint.resampling import of_grid
 from bigvit.checkpoint.trained import Trained, looked_at
 from bigvit.checkpoint.weights import Given, fitted
 from bigvit.recipe import ImageSize
@@ -52,13 +53,12 @@ def dispatched(
     task.to(DTYPES[precision or recipe.precision])
     stored = found.model
     assert isinstance(stored, Stored)
-    positions = {name: stored[name] for name in stored if name == "pos_embed"}
     outline = {name: torch.empty(stored.shape(name), device="meta") for name in stored}
     here = found.recipe.model.grid(found.recipe.data.image_size)
     grid = recipe.model.grid(recipe.data.image_size)
-    given = Given(outline | positions, here)
-    weights, _ = fitted(given, task.model, grid, recipe.resampling)
-    _dispatch(task.model, stored, {name: weights[name] for name in positions}, memory)
+    moved = {name: stored[name] for name in stored if of_grid(name)} if here != grid else {}
+    weights, _ = fitted(Given(outline | moved, here), task.model, grid, recipe.resampling)
+    _dispatch(task.model, stored, {name: weights[name] for name in moved}, memory)
     return Trained(found.checkpoint, found.manifest, task)
 
 

@@ -6,6 +6,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
+from bigvit.checkpoint.resampling import counted, of_grid
 from bigvit.checkpoint.weights import Unfit, check_names, hash_weight, read_init
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Run, Teacher
@@ -37,11 +38,11 @@ class TeacherWeights:
             if adapted := getattr(outline, "adapted", None):  # timm's models know their names
                 self.given = self._unchanged(given.raw or given.weights, adapted)
             check_names(self.given, self.own, f"{self.what}: not of the recipe's teacher.model")
-            if "pos_embed" in self.own and given.grid not in (None, grid):
+            if any(map(of_grid, self.own)) and given.grid not in (None, grid):
                 down, across = given.grid
                 raise Unfit(
-                    f"{self.what}: its positions are {down} x {across}, but teacher.image_size "
-                    f"makes them {grid[0]} x {grid[1]}; choose what it was trained with"
+                    f"{self.what}: its {counted(self.own)} are {down} x {across}, but "
+                    f"teacher.image_size makes them {grid[0]} x {grid[1]}; choose what it was trained with"
                 )
 
     def _unchanged(

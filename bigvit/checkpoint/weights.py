@@ -18,6 +18,14 @@ from bigvit.checkpoint.manifest import Damaged, digest_of_file
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.of_timm import pretrained
 from bigvit.checkpoint.pickled import TorchFile
+from bigvit.checkpoint.resampling import (
+    Grid,
+    Unfit,
+    counted,
+    lie_on,
+    patches_of,
+    resampled,
+)
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe.words import read_json
 
@@ -31,20 +39,13 @@ OF_PATCHES = "aux_head."
 HEADS = ("head.", "head_dist.", OF_PATCHES, "fc.")
 """How the names of a classifier's weights begin."""
 
-Grid = tuple[int, int]
-"""Patches down and across."""
-
-
-class Unfit(ValueError):
-    """Weights that cannot be read, or are not of the recipe's model."""
-
 
 @dataclass(frozen=True)
 class Given:
     """A model's weights from somewhere, by our names."""
 
     weights: Mapping[str, Tensor]
-    grid: Grid | None = None  # of its positions; None where nothing says it
+    grid: Grid | None = None  # of its patches; None where nothing says it
     notes: tuple[str, ...] = ()  # what was taken, and what was done to the names
     raw: Mapping[str, Tensor] | None = None  # by the source's own names, where those are not ours
 
@@ -53,17 +54,19 @@ class Given:
 class Fitted:
     """What was done to weights to make them fit."""
 
-    resampled: bool  # positions were resampled to another grid
+    resampled: bool  # what knows where patches lie was resampled to another grid
     new_head: bool  # the head was made anew: none was given, or of another number of classes
     left_out: bool = False  # a head on patches was given, and the model has none
-    assumed: Grid | None = field(default=None, compare=False)  # the positions' grid, not known
+    assumed: Grid | None = field(default=None, compare=False)  # the patches' grid, not known
+    what: str = field(default="positions", compare=False)  # the cells of a grid are
 
     def __str__(self) -> str:
         done = ["head made anew"] * self.new_head
         if self.resampled:
-            done.insert(0, "positions resampled")
+            mixing = self.what == "patches"
+            done.insert(0, f"{'cross-patch matrices' if mixing else self.what} resampled")
         if self.assumed is not None:
-            done.insert(0, "positions taken for {} x {}".format(*self.assumed))
+            done.insert(0, "{} taken for {} x {}".format(self.what, *self.assumed))
         if self.left_out:
             done.append("head on patches left out")
         changed = self.resampled or self.new_head or self.left_out
@@ -84,7 +87,7 @@ def read_init(
 
     Args:
         average: the moving average of the weights, where there is one beside them.
-        grid: of the positions, where the source does not say it.
+        grid: of the patches, where the source does not say it.
         flag: the option that names them.
         at_once: False to read each of a run's weights when it is asked for.
 
@@ -132,9 +135,10 @@ def fitted(
 ) -> tuple[dict[str, Tensor], Fitted]:
     """Weights made to fit a model, whose shapes alone are looked at.
 
-    Positions (1, N, D) of another grid are resampled, those of class tokens before them kept; a
-    head of another number of classes, or none, is left out, to be made anew, and so is a head on
-    patches that the model has not.
+    Positions of another grid and ResMLP's matrices across patches are resampled, those of class
+    tokens kept; a head of another number of classes, or none, is left out, to be made anew, and so
+    is a head on patches that the model has not. What a model says changes nothing as zeros may be
+    missing.
 
     Args:
         grid: the model's.
@@ -160,19 +164,21 @@ def fitted(
         for name, w in given.weights.items()
         if name not in head and not name.startswith(strange)
     }
+    neutral: set[str] = of_timm.neutral() if hasattr(model, "neutral") else set()
+    weights |= {name: torch.zeros(own[name].shape) for name in neutral - weights.keys()}
     check_names(weights, own.keys() - head, "--init")
-    source, resampled = None, False
-    if (positions := weights.get("pos_embed")) is not None:
-        others = max(0, own["pos_embed"].shape[1] - math.prod(grid))
-        source = given.grid or _assumed(positions.shape[1] - others, grid)
-        if resampled := source != grid:
-            weights["pos_embed"] = resample_positions(positions, source, grid, resampling)
+    source, moved, what = None, False, counted(weights)
+    others = max(0, own["pos_embed"].shape[1] - math.prod(grid)) if "pos_embed" in own else 0
+    if (count := patches_of(weights, others)) is not None:
+        source = given.grid or _assumed(count, grid, what)
+        if moved := source != grid:
+            weights |= resampled(weights, source, grid, resampling)
     for name, weight in weights.items():
         if weight.shape != own[name].shape:
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
             raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
     assumed = source if given.grid is None else None
-    return weights, Fitted(resampled, new_head, left_out, assumed)
+    return weights, Fitted(moved, new_head, left_out, assumed, what)
 
 
 def hash_weight(hasher: xxhash.xxh3_128, name: str, weight: Tensor) -> None:
@@ -190,8 +196,8 @@ def check_names(given: Iterable[str], wanted: Collection[str], what: str) -> Non
         raise Unfit(f"{what}: {len(unexpected)} weights are unexpected, {unexpected[0]} first")
 
 
-def _assumed(count: int, grid: Grid) -> Grid:
-    """The grid of a file's positions that nothing tells of: square, as in everybody's files, unless
+def _assumed(count: int, grid: Grid, what: str) -> Grid:
+    """The grid of a file's patches that nothing tells of: square, as in everybody's files, unless
     they could be the model's own, which is not square."""
     side = math.isqrt(count)
     oblong = count == math.prod(grid) and grid[0] != grid[1]
@@ -199,46 +205,20 @@ def _assumed(count: int, grid: Grid) -> Grid:
         return side, side
     why = f"are as many as the model's {grid[0]} x {grid[1]}" if oblong else "make no square"
     raise Unfit(
-        f"--init: the file's {count} positions {why}, and it does not say how many are down and "
+        f"--init: the file's {count} {what} {why}, and it does not say how many are down and "
         "how many across; say it by --init-grid H W"
     )
 
 
-def resample_positions(
-    positions: Tensor, source: Grid, grid: Grid, resampling: str = "antialiased"
-) -> Tensor:
-    """Positions (1, N, D) of a grid of h x w -> (1, N', D) of another, bicubic. Those of up to two
-    class tokens before them stay as they are.
-
-    Args:
-        resampling: "antialiased" as timm does it, or "plain" as facebookresearch/deit's main.py.
-    """
-    if not are_of(positions, source):
-        raise Unfit(
-            f"--init: {positions.shape[1]} positions are not those of {source[0]} x {source[1]}"
-        )
-    patches = math.prod(source)
-    others, positions = positions[:, :-patches], positions[:, -patches:]
-    maps = positions.float().unflatten(1, source).permute(0, 3, 1, 2)
-    smooth = resampling == "antialiased"
-    resized = nn.functional.interpolate(maps, size=grid, mode="bicubic", antialias=smooth)
-    return torch.cat([others, resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)], dim=1)
-
-
-def are_of(positions: Tensor, grid: Grid) -> bool:
-    """Whether positions (1, N, D) are those of a grid, and of up to two class tokens."""
-    return 0 <= positions.shape[1] - math.prod(grid) <= 2
-
-
 def _on_grid(given: Given, grid: Grid) -> Given:
-    """What was given, where the person says how its positions lie."""
+    """What was given, where the person says how its patches lie."""
     if given.grid not in (None, grid):
         says = "{} x {}".format(*given.grid)
         raise ValueError(f"it says itself that its grid is {says}; leave --init-grid out")
-    positions = given.weights.get("pos_embed")
-    if positions is None or not are_of(positions, grid):
-        count = "no" if positions is None else positions.shape[1]
-        raise ValueError(f"it has {count} positions, not those of --init-grid {grid[0]} {grid[1]}")
+    if not lie_on(given.weights, grid):
+        count = patches_of(given.weights)
+        cells = f"{count or 'no'} {counted(given.weights)}"
+        raise ValueError(f"it has {cells}, not those of --init-grid {grid[0]} {grid[1]}")
     return Given(given.weights, grid, given.notes, given.raw)
 
 
@@ -247,7 +227,8 @@ def _from_timm(name: str, average: bool, flag: str) -> Given:
         raise ValueError(f"timm has no average of the weights; leave {flag}-ema out")
     model = pretrained(name)
     raw = dict(model.state_dict())
-    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    patches = getattr(model, "patch_embed", getattr(model, "stem", None))  # of ResMLP: the stem
+    grid = getattr(patches, "grid_size", None)
     return Given(renamed(raw), grid, raw=raw)
 
 
@@ -282,14 +263,15 @@ def _config_beside(path: Path) -> dict[str, Any]:
 
 
 def _grid_of(config: dict[str, Any], weights: Mapping[str, Tensor]) -> Grid | None:
-    """The grid of an export's positions, by the size of its images and of its patches."""
-    positions, patches = weights.get("pos_embed"), weights.get("patch_embed.proj.weight")
+    """The grid of an export's patches, by the size of its images and of its patches."""
+    of_pixels = ("patch_embed.proj.weight", "stem.proj.weight")
+    patches = next((weights[name] for name in of_pixels if name in weights), None)
     try:
         size = config.get("model_args", {}).get("img_size")
         size = size or config["pretrained_cfg"]["input_size"][1:]
         height, width = (size, size) if isinstance(size, int) else size
-        assert positions is not None and patches is not None
+        assert patches is not None
         grid = height // patches.shape[2], width // patches.shape[3]
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, IndexError):
         return None
-    return grid if are_of(positions, grid) else None
+    return grid if lie_on(weights, grid) else None

@@ -17,7 +17,7 @@ from saving import save
 from torch import Tensor
 
 from bigvit import models
-from bigvit.checkpoint.weights import resample_positions
+from bigvit.checkpoint.resampling import resample_positions
 from bigvit.cli import main
 from bigvit.data import augment
 from bigvit.data.loader import test_batches as batches_of

@@ -11,7 +11,7 @@ import pictures
 import pytest
 
 from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.weights import resample_positions
+from bigvit.checkpoint.resampling import resample_positions
 from bigvit.recipe.store import to_json
 from bigvit.train import main
 

@@ -14,8 +14,9 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from bigvit import models
+from bigvit.checkpoint.resampling import resample_positions
 from bigvit.checkpoint.trained import trained
-from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init, resample_positions
+from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init
 from bigvit.cli import main
 from bigvit.data.sources import open_source
 from bigvit.evaluate import evaluate

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from bigvit import models
 from bigvit.checkpoint.load import read_weights
-from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init, resample_positions
+from bigvit.checkpoint.resampling import resample_positions
+from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init
 from bigvit.engines.single import SingleEngine
 from bigvit.export import export
 from bigvit.models import ClassTokenTransformer
