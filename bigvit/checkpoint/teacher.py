@@ -42,7 +42,8 @@ class TeacherWeights:
                 down, across = given.grid
                 raise Unfit(
                     f"{self.what}: its {counted(self.own)} are {down} x {across}, but "
-                    f"teacher.image_size makes them {grid[0]} x {grid[1]}; choose what it was trained with"
+                    f"teacher.image_size makes them {grid[0]} x {grid[1]}; choose what it was "
+                    "trained with"
                 )
 
     def _unchanged(
