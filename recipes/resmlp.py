@@ -1,15 +1,14 @@
 """ResMLP (arXiv:2105.03404; thesis chapter 4): on ImageNet-1k, distilled, pre-trained on
 ImageNet-21k, and the rows of its ablation.
 
-The names omit patches of 16 pixels and the usual 400 epochs. The procedure is DeiT's (section
-4.3.1: "the rest of the hyper-parameters follow the default setting used in Chapter 3", table 3.9)
-but for LAMB. Where the thesis is silent, the value is that of the repository (facebookresearch/deit:
-README_resmlp.md, resmlp_models.py, main.py); where the two differ, the repository's is a recipe of
-its own, named `_repo`: its affine maps that end a branch have no shift, and its B24 starts at 1e-6.
-Those are the models of the published files, and timm's. Ours are: the groups of mixing and
-stochastic depth (theirs is a micro-batch), bf16 (theirs is fp16), also the teacher's, that the
-learning rate of section 4.3.1 is taken as it stands for table 3.9's batch of 1024, and what is
-marked so. Gradients are float32, as theirs are.
+The names omit patches of 16 pixels and the usual 400 epochs. The procedure is DeiT's (table 3.9,
+which section 4.3.1 refers to) but for LAMB. Where the thesis is silent, the value is that of the
+repository (facebookresearch/deit: README_resmlp.md, resmlp_models.py, main.py); where the two
+differ, the repository's is a recipe of its own, named `_repo`: its affine maps that end a branch
+have no shift, and its B24 starts at 1e-6. Those are the models of the published files, and timm's.
+Ours are: the groups of mixing and stochastic depth (theirs is a micro-batch), bf16 (theirs is
+fp16), also the teacher's, that the learning rate of section 4.3.1 is taken as it stands for table
+3.9's batch of 1024, and what is marked so. Gradients are float32, as theirs are.
 """
 
 from dataclasses import replace
@@ -115,8 +114,8 @@ def pretrain(model: ResMLP, source: str = TABLE_4_1) -> Recipe:
 
 
 def hard(recipe: Recipe) -> Recipe:
-    """The same by hard distillation (equation 3.3) from RegNetY-16GF at the same resolution, "with
-    the same training schedule" (section 4.3.1); its weights and products are in bf16 (ours)."""
+    """The same by hard distillation (equation 3.3) from RegNetY-16GF at the same resolution, with
+    the schedule unchanged (section 4.3.1); its weights and products are in bf16 (ours)."""
     half = CrossEntropy(weight=0.5, smoothing=0.1)
     return replace(
         recipe,
