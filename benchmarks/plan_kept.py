@@ -19,6 +19,7 @@ from bigvit.plan import activations
 from bigvit.recipe import (
     CaiT,
     ClassAttention,
+    ClassMlp,
     CvT,
     DeiT,
     DistillationToken,
@@ -30,6 +31,7 @@ from bigvit.recipe import (
     Model,
     ParallelViT,
     Recipe,
+    ResMLP,
     ResNet,
     StochasticDepth,
     Swin,
@@ -162,6 +164,13 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
         ),
         "LV-ViT": (
             LVViT((7, 3, 8), (2, 1, 8), 16, 192, depth, 3, 3.0, 2.0, True, linear, 3, CLASSES),
+            oblong,
+        ),
+        "ResMLP": (
+            ResMLP(
+                *(16, 192, depth, 4.0, "affine", "linear"),
+                *(0.1, True, ClassMlp(2), drop, 3, CLASSES),
+            ),
             oblong,
         ),
         "Swin": (Swin(4, 48, (2, 2, 2), (3, 6, 12), 7, 4.0, drop, 3, CLASSES), oblong),

@@ -22,32 +22,42 @@ from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED
 from bigvit.models import build
+from bigvit.models.folding import folded, without_shifts
 from bigvit.models.timm_skeleton import exported
-from bigvit.recipe import ImageSize, Recipe, Timm, sides
+from bigvit.recipe import ImageSize, Recipe, ResMLP, Timm, sides
 
 log = logging.getLogger(__name__)
 OURS = re.compile(rf"{EXPORTED}|{CONFIG}|\.({EXPORTED}|{CONFIG})(\.[0-9a-f]{{8}})?\.aside")
 
 
 def export(
-    path: Path, folder: Path, image_size: ImageSize | None = None, ema: bool = False
+    path: Path,
+    folder: Path,
+    image_size: ImageSize | None = None,
+    ema: bool = False,
+    fold: bool = False,
 ) -> Path:
     """Write the model of a checkpoint, or of a run folder's newest, without its training heads, so
     that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it with the same logits.
 
     Args:
-        image_size: for images of another size than the recipe's; positions are resampled.
+        image_size: for images of another size than the recipe's; what knows where patches lie is
+            resampled.
         ema: the average of the weights instead of them.
+        fold: put ResMLP's affine maps into the linear layers beside them, as far as they can be.
 
     Raises:
         Damaged: no checkpoint is whole.
         OSError: the folder cannot be written.
         ValueError: timm has no such model, or the folder holds something else, or another export
-            is being written there.
+            is being written there, or there is nothing to fold.
     """
     _refuse_strangers(folder)
     found = read_checkpoint(path, ema)
     recipe, model = found.recipe, dict(found.model)
+    if fold and not isinstance(recipe.model, ResMLP):
+        kind = type(recipe.model).__name__
+        raise ValueError(f"--fold: {kind} has no affine maps, ResMLP has; leave it out")
     size = image_size or recipe.data.image_size
     source, grid = recipe.model.grid(recipe.data.image_size), recipe.model.grid(size)
     if recipe.model.described and grid != source:
@@ -55,6 +65,8 @@ def export(
     classes = class_names(run_of(found.checkpoint), recipe.model.num_classes)
     described = None if recipe.model.described else _of_timm(recipe, size, model)
     config = timm_config(recipe, size, classes, described)  # refused before anything is written
+    if isinstance(recipe.model, ResMLP):
+        model = folded(model) if fold else without_shifts(model)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         _publish(folder, model, config)

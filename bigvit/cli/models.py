@@ -44,6 +44,8 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
     arguments.add_ema(command)
     arguments.add_image_size(command)
+    text = "put ResMLP's affine maps into the linear layers beside them"
+    command.add_argument("--fold", action="store_true", help=text)
     command = add("label-maps", _label_maps, "keep what a teacher says of each cell of each image")
     text = (
         "a run folder or checkpoint, timm:NAME (timm:local-dir:FOLDER for an export), or "
@@ -147,6 +149,6 @@ def _export(options: argparse.Namespace) -> None:
     from bigvit.export import export
 
     try:
-        print(export(options.path, folder, size, options.ema))
+        print(export(options.path, folder, size, options.ema, options.fold))
     except OSError as error:
         raise ValueError(f"--out {folder} cannot be written: {error}") from None

@@ -26,6 +26,7 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import (
     CaiT,
     ClassAttention,
+    ClassMlp,
     CvT,
     LayerScale,
     LinearStochasticDepth,
@@ -33,6 +34,7 @@ from bigvit.recipe import (
     Model,
     ParallelViT,
     Recipe,
+    ResMLP,
     ResNet,
     StochasticDepth,
     Swin,
@@ -59,6 +61,7 @@ MODELS: dict[str, Model] = {
     "lv_vit": LVViT(
         (3, 2), (1, 2), 6, 12, 2, 2, 3.0, 2.0, True, LinearStochasticDepth(0.0, 4), 1, 10
     ),
+    "resmlp": ResMLP(2, 24, 3, 2.0, "affine", "linear", 0.5, True, ClassMlp(1), NONE, 1, 10),
     "swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, NONE, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, NONE, 1, 10),
     "cvt": CvT((12, 20), (1, 2), (1, 2), 2.0, NONE, 1, 10),

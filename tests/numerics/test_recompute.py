@@ -9,7 +9,17 @@ from torch import Tensor
 from bigvit import models
 from bigvit.layers.stochastic_depth import drops
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import CaiT, ClassAttention, LayerScale, Model, ParallelViT, StochasticDepth, ViT
+from bigvit.recipe import (
+    CaiT,
+    ClassAttention,
+    ClassMlp,
+    LayerScale,
+    Model,
+    ParallelViT,
+    ResMLP,
+    StochasticDepth,
+    ViT,
+)
 
 GROUPED = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
 TWO_MORE = ClassAttention(depth=2, keys="class and patches")
@@ -17,6 +27,7 @@ MODELS = {
     "vit": ViT(4, 32, 4, 4, 2.5, 0.5, False, GROUPED, 3, 10),
     "two by two": ParallelViT(4, 32, 4, 2, 4, 2.5, 0.5, GROUPED, 3, 10),
     "cait": CaiT(4, 32, 2, 4, 2.5, True, LayerScale(0.5), TWO_MORE, None, False, GROUPED, 3, 10),
+    "resmlp": ResMLP(4, 32, 2, 2.5, "affine", "linear", 0.5, True, ClassMlp(2), GROUPED, 3, 10),
 }
 DROPS = {
     "grouped": GROUPED,

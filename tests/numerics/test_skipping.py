@@ -12,7 +12,17 @@ from torch import Tensor
 from bigvit import models
 from bigvit.layers.stochastic_depth import Dropped, Factors, Order
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import CaiT, ClassAttention, LayerScale, Model, ParallelViT, StochasticDepth, ViT
+from bigvit.recipe import (
+    CaiT,
+    ClassAttention,
+    ClassMlp,
+    LayerScale,
+    Model,
+    ParallelViT,
+    ResMLP,
+    StochasticDepth,
+    ViT,
+)
 
 BATCH = 24
 RELATIVE = 1e-6
@@ -22,6 +32,7 @@ MODELS = {
     "vit": ViT(4, 32, 3, 4, 2.5, 0.5, False, DROP, 3, 10),
     "two by two": ParallelViT(4, 32, 2, 2, 4, 2.5, 0.5, DROP, 3, 10),
     "cait": CaiT(4, 32, 3, 4, 2.5, True, LayerScale(0.5), SECOND_STAGE, None, False, DROP, 3, 10),
+    "resmlp": ResMLP(4, 32, 3, 2.5, "affine", "linear", 0.5, True, ClassMlp(1), DROP, 3, 10),
 }
 
 every = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
