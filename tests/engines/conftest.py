@@ -75,9 +75,9 @@ def four_ranks(warm, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def cait_ranks(warm, tmp_path_factory) -> Path:
-    """Folder of CaiT's runs on two ranks."""
+    """Folder of CaiT's and ResMLP's runs on two ranks."""
     folder = tmp_path_factory.mktemp("cait")
-    done = warm(2, RANKS, folder, "cait_runs", timeout=600)
+    done = warm(2, RANKS, folder, "cait_runs", "resmlp_runs", timeout=600)
     assert done.code == 0, done.output
     return folder
 

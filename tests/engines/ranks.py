@@ -24,6 +24,7 @@ import lamb  # noqa: E402
 import localization  # noqa: E402
 import others  # noqa: E402
 import precision  # noqa: E402
+import resmlp  # noqa: E402
 import taught  # noqa: E402
 import timm_models  # noqa: E402
 import tiny  # noqa: E402
@@ -237,6 +238,7 @@ SCENARIOS = {
         *others.SCENARIOS,
         others_ranks,
         *precision.SCENARIOS,
+        *resmlp.SCENARIOS,
         *taught.SCENARIOS,
         *labelled.SCENARIOS,
         *timm_models.SCENARIOS,

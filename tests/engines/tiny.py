@@ -7,6 +7,7 @@ from bigvit.recipe import (
     AdamW,
     CaiT,
     ClassAttention,
+    ClassMlp,
     Cosine,
     CrossEntropy,
     Digits,
@@ -14,6 +15,7 @@ from bigvit.recipe import (
     LayerScale,
     Layout,
     Recipe,
+    ResMLP,
     Shift,
     StochasticDepth,
     ViT,
@@ -84,6 +86,24 @@ cait_adamw = replace(
     schedule=replace(adamw.schedule, epochs=1, warmup_epochs=0),
 )
 cait_lamb = replace(cait_adamw, optim=lamb.optim)
+resmlp_adamw = replace(
+    cait_adamw,
+    model=ResMLP(
+        patch_size=2,
+        embed_dim=36,
+        depth=2,
+        mlp_ratio=2.5,
+        norm="affine",
+        communication="linear",
+        layer_scale=0.1,
+        shift=True,
+        pooling=ClassMlp(depth=2),
+        drop_path=StochasticDepth(rate=0.3, group=4),
+        in_chans=1,
+        num_classes=10,
+    ),
+)
+resmlp_lamb = replace(resmlp_adamw, optim=lamb.optim)
 attention = replace(
     adamw, trainable="attention", layer_decay=0.75, schedule=replace(adamw.schedule, epochs=1)
 )
