@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bigvit.cli import arguments
-from bigvit.recipe.bounds import Batch, Depth, LengthFrom0, Pairs
+from bigvit.recipe.bounds import Batch, Depth, LengthFrom0, Pairs, Side
 
 
 def add(add: arguments.Add) -> None:
@@ -46,6 +46,13 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--images", number=Batch, default=64, help="test images used (default 64)")
     arguments.add_data_root(command, arguments.OF_THE_RUN)
     command.add_argument("--out", type=Path, default=Path("branches.png"), help="picture to write")
+    command = add("patches", _patches, "picture what ResMLP has learned across patches")
+    command.add_argument("paths", type=Path, nargs="+", help="run folders, or checkpoints")
+    text = "rows of a matrix, as many down as across: those of the central patches (default 6)"
+    command.add_argument("--side", number=Side, default=6, help=text)
+    arguments.add_ema(command)
+    text = "folder to write (default: patches/ of the first run)"
+    command.add_argument("--out", type=Path, help=text)
 
 
 def _samples(options: argparse.Namespace) -> None:
@@ -121,3 +128,16 @@ def _branches(options: argparse.Namespace) -> None:
         print(json.dumps(each._asdict()))
     draw(found, options.out)
     print(options.out)
+
+
+def _patches(options: argparse.Namespace) -> None:
+    for path in options.paths:
+        arguments.refuse_no_checkpoint(path)
+    folder = options.out or arguments.run_folder_of(options.paths[0]) / "patches"
+    from bigvit.visualize import patches_page
+    from bigvit.visualize.patches import learned
+
+    found = [learned(path, options.side, options.ema) for path in options.paths]
+    for each in found:
+        print(json.dumps({"run": each.run, "update": each.update, "sparsity": each.sparsity}))
+    print(patches_page.write(found, folder))
