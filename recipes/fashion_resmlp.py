@@ -39,6 +39,7 @@ fashion_resmlp = Recipe(
         dataset="Fashion-MNIST",
         train_images=60_000,
         test_images=10_000,
+        held_out=0.0,
         classes=10,
         image_size=28,
         crop=RandomResizedCrop(scale=(0.5, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bilinear"),

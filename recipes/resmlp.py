@@ -43,6 +43,7 @@ IMAGES = Images(
     dataset="ImageNet-1k",
     train_images=1_281_167,
     test_images=None,
+    held_out=0.0,
     classes=1000,
     image_size=224,
     crop=RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic"),
