@@ -68,9 +68,8 @@ def _devices() -> int:
 
 
 def _folder() -> Path:
-    import bigvit.scripts
-
-    return Path(bigvit.scripts.__path__[0])
+    """The package's scripts."""
+    return Path(__file__).parents[1] / "scripts"
 
 
 def _scripts(options: argparse.Namespace) -> None:
