@@ -31,9 +31,10 @@ def _train(options: argparse.Namespace) -> int:
     from bigvit.recipe.parse import parse
 
     command = parse(words, "bigvit train")  # what is wrong is said once, and at once
+    from bigvit.hosts.launch import devices, launch
+
     if ranks is None:
-        ranks = 1 if command.run.engine == "single" else _devices()
-    from bigvit.hosts.launch import launch
+        ranks = 1 if command.run.engine == "single" else devices()
 
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
@@ -58,13 +59,6 @@ def _ranks(words: Sequence[str]) -> tuple[list[str], int | None]:
         found = int(value)
         allow("--ranks", found, found >= 1, "1 or more")
     return rest, found
-
-
-def _devices() -> int:
-    """Accelerators that are here; one process on the CPU where there is none."""
-    import torch
-
-    return torch.accelerator.device_count() if torch.accelerator.is_available() else 1
 
 
 def _folder() -> Path:

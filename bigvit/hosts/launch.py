@@ -80,6 +80,13 @@ def launch(arguments: Sequence[str]) -> int:
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
+def devices() -> int:
+    """Accelerators that are here; where there is none, one process on the CPU."""
+    import torch
+
+    return torch.accelerator.device_count() if torch.accelerator.is_available() else 1
+
+
 def _launcher() -> list[str]:
     """DeepSpeed's own, which stands beside this Python as a rule."""
     beside = Path(sys.executable).with_name("deepspeed")
