@@ -110,7 +110,7 @@ def test_list_narrows_down(words: list[str], wanted: Any, capsys: Any) -> None:
     [
         (
             ["deit3_h14_in1k_125"],
-            "no recipe is like that; the nearest names are deit3_h14_in1k_126",
+            "no recipe is like that; the nearest names are deit3_h14_in1k_1",
         ),
         (["--model", "VitT"], "--model VitT: there is none; the kinds are CaiT, CvT, DeiT"),
         (["--image-size", "225"], "no recipe is like that; `bigvit list` alone names all"),
