@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -39,6 +40,19 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--count", number=Batch, default=16, help=text)
     command.add_argument("--out", type=Path, default=Path("compare.png"), help="picture to write")
     command.add_argument("--json", action="store_true", help="print all numbers")
+    command = add("predict", _predict, "say what a model takes images for, a line each")
+    text = "a run folder or checkpoint, an export's folder, or timm:NAME"
+    command.add_argument("model", metavar="MODEL", help=text)
+    text = "image files, and folders of them (default: the test images of --data-root)"
+    command.add_argument("images", type=Path, nargs="*", help=text)
+    arguments.add_data_root(command)
+    text = "images at once (default 64)"
+    command.add_argument("--batch-size", number=Batch, default=64, help=text)
+    command.add_argument("--workers", number=Workers, help="processes that decode")
+    command.add_argument("--top", number=Batch, help="classes of an image (default 5, or all)")
+    arguments.add_ema(command)
+    command.add_argument("--csv", action="store_true", help="as CSV instead of JSON lines")
+    command.add_argument("--out", type=Path, help="file to write (default: standard output)")
     command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
     arguments.add_run_or_one(command)
     command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
@@ -140,6 +154,32 @@ def _label_maps(options: argparse.Namespace) -> int:
 
     more = (options.batch_size, options.workers, options.ema)
     return run(given, options.out, root, size, options.top, *more)
+
+
+def _predict(options: argparse.Namespace) -> None:
+    given, root = options.model, options.data_root
+    if not given.startswith("timm:") and not (Path(given) / "model.safetensors").is_file():
+        arguments.refuse_no_checkpoint(Path(given))
+    elif options.ema:
+        raise ValueError(f"--ema: {given} has no average; leave it out")
+    if bool(options.images) == (root is not None):
+        raise ValueError("name image files and folders, or a data set by --data-root, not both")
+    if options.out is not None:
+        arguments.refuse_unwritable(options.out)
+    from bigvit.labelling.predict import asked, found, predict, test_images, write
+    from bigvit.ranks.joining import alone
+
+    model = asked(given, options.ema, alone())
+    source = found(options.images) if root is None else test_images(model, root)
+    top = min(5, model.outputs) if options.top is None else options.top
+    said = predict(model, source, top, options.batch_size, options.workers)
+    if options.out is None:
+        bad = write(said, top, options.csv, sys.stdout)
+    else:
+        with options.out.open("w", newline="") as file:
+            bad = write(said, top, options.csv, file)
+    if bad:
+        print(f"warning: {len(bad)} images cannot be read: {bad[0]}, ...", file=sys.stderr)
 
 
 def _export(options: argparse.Namespace) -> None:

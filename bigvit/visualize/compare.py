@@ -4,43 +4,28 @@
 Shapes: M predictions (of a model, or of a head of it), N images, B of a batch, K classes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bigvit.checkpoint.of_timm import TIMM, of_timm
-from bigvit.checkpoint.run import class_names, run_of
-from bigvit.checkpoint.trained import trained
+from bigvit.checkpoint.asked import Model, from_run, from_timm
+from bigvit.checkpoint.of_timm import TIMM
 from bigvit.data.loader import test_batches
 from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source
 from bigvit.data.workers import workers_for
 from bigvit.ranks.joining import Ranks, alone
-from bigvit.recipe import Data, Digits, Images, Recipe
-from bigvit.task import DTYPES, PREDICTION
+from bigvit.recipe import Data, Digits
+from bigvit.task import PREDICTION
 
 BINS = 15  # of equal width, of the calibration error (arXiv:1706.04599)
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
 TRUTH = "truth"
-
-Predict = Callable[[Tensor], Mapping[str, Tensor]]
-"""Normalised images (B, C, H, W) -> logits (B, K) by name, the prediction's first."""
-
-
-class Model(NamedTuple):
-    """One of those that are compared."""
-
-    name: str
-    data: Data  # what it is fed
-    predict: Predict
-    classes: list[str] | None  # the names of its outputs, where they are known
-    outputs: int
 
 
 @dataclass(frozen=True)
@@ -131,7 +116,7 @@ def compare(
         ValueError: a model cannot be read, or its classes are not the test set's.
     """
     ranks = alone()
-    runs = {each: _from_run(each, ema, ranks) for each in given if not each.startswith(TIMM)}
+    runs = {each: from_run(each, ema, ranks) for each in given if not each.startswith(TIMM)}
     given_data = data is not None
     if data is None:
         data = next(iter(runs.values())).data
@@ -147,7 +132,7 @@ def compare(
             f"the test set has {len(test.classes):,} classes, and its recipe {data.classes:,}; "
             "choose the recipe of these images (--recipe), or another --data-root"
         )
-    models = [runs[each] if each in runs else _from_timm(each, data, ranks) for each in given]
+    models = [runs[each] if each in runs else from_timm(each, data, ranks) for each in given]
     names = _distinct([model.name for model in models])
     models = [model._replace(name=name) for model, name in zip(models, names, strict=True)]
     parts = list(_asked(models, test, batch_size, workers_for(workers), ranks))
@@ -194,38 +179,6 @@ def _entropy(shares: Tensor) -> Tensor:
 
 def _kind(data: Data) -> str:
     return "digits of 8 x 8 pixels" if isinstance(data, Digits) else "colour images"
-
-
-def _from_run(given: str, ema: bool, ranks: Ranks) -> Model:
-    checkpoint, _, task = trained(Path(given), None, ema)
-    recipe: Recipe = task.recipe
-    task.to(ranks.device, DTYPES[recipe.precision])
-    classes = class_names(run_of(checkpoint), recipe.data.classes)
-    name = run_of(checkpoint).resolve().name
-    return Model(name, recipe.data, task.predictions, classes, recipe.model.num_classes)
-
-
-def _from_timm(given: str, data: Data, ranks: Ranks) -> Model:
-    """A model of timm's with its published weights, or local-dir:FOLDER, as an export is."""
-    if not isinstance(data, Images):
-        raise ValueError(f"{given}: the test set has no colour images, which timm's models take")
-    taken = of_timm(given)
-    channels, *size = taken.input_size
-    if channels != data.channels:
-        raise ValueError(f"{given}: it takes {channels} channels, and the images have 3")
-    fed = replace(
-        data,
-        image_size=size[0] if size[0] == size[1] else tuple(size),
-        mean=taken.mean,
-        std=taken.std,
-        test_crop_ratio=taken.crop_ratio,
-    )
-    model = taken.model.to(ranks.device)
-    return Model(given.rpartition(":")[2], fed, partial(_predict, model), None, model.num_classes)
-
-
-def _predict(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    return {PREDICTION: model(images)}
 
 
 def _columns(model: Model, test: Source) -> list[int]:

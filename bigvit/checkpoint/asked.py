@@ -1,0 +1,76 @@
+"""A trained model that is asked about images: a run's, or one of timm's.
+
+Shapes: B images, K classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from bigvit.checkpoint.of_timm import of_timm
+from bigvit.checkpoint.run import class_names, run_of
+from bigvit.checkpoint.trained import trained
+from bigvit.ranks.joining import Ranks
+from bigvit.recipe import Data, Images, Recipe
+from bigvit.task import DTYPES, PREDICTION
+
+Predict = Callable[[Tensor], Mapping[str, Tensor]]
+"""Normalised images (B, C, H, W) -> logits (B, K) by name, the prediction's first."""
+
+
+class Model(NamedTuple):
+    """A model on a device."""
+
+    name: str
+    data: Data  # what it is fed
+    predict: Predict
+    classes: list[str] | None  # the names of its outputs, where they are known
+    outputs: int
+
+
+def from_run(given: str, ema: bool, ranks: Ranks) -> Model:
+    """A run's newest checkpoint, or one."""
+    checkpoint, _, task = trained(Path(given), None, ema)
+    recipe: Recipe = task.recipe
+    task.to(ranks.device, DTYPES[recipe.precision])
+    classes = class_names(run_of(checkpoint), recipe.data.classes)
+    name = run_of(checkpoint).resolve().name
+    return Model(name, recipe.data, task.predictions, classes, recipe.model.num_classes)
+
+
+def from_timm(given: str, data: Data, ranks: Ranks) -> Model:
+    """A model of timm's with its published weights, or local-dir:FOLDER, as an export is; its
+    classes are those that its configuration names.
+
+    Args:
+        data: of the images that it is asked about.
+
+    Raises:
+        ValueError: it cannot be had, or does not take such images.
+    """
+    if not isinstance(data, Images):
+        raise ValueError(f"{given}: the test set has no colour images, which timm's models take")
+    taken = of_timm(given)
+    channels, *size = taken.input_size
+    if channels != data.channels:
+        raise ValueError(f"{given}: it takes {channels} channels, and the images have 3")
+    fed = replace(
+        data,
+        image_size=size[0] if size[0] == size[1] else tuple(size),
+        mean=taken.mean,
+        std=taken.std,
+        test_crop_ratio=taken.crop_ratio,
+    )
+    model = taken.model.to(ranks.device)
+    names = getattr(model, "pretrained_cfg", {}).get("label_names")
+    count = model.num_classes
+    classes = list(map(str, names)) if isinstance(names, list) and len(names) == count else None
+    return Model(given.rpartition(":")[2], fed, partial(_predict, model), classes, count)
+
+
+def _predict(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    return {PREDICTION: model(images)}
