@@ -32,6 +32,8 @@ from bigvit.evaluate import evaluate
 from bigvit.ranks.joining import alone
 from bigvit.recipe import (
     AdamW,
+    AveragePooling,
+    ClassToken,
     Cosine,
     CrossEntropy,
     DRLoc,
@@ -111,8 +113,8 @@ def backbones(size: int) -> dict[str, Model]:
     """Both of 0.1 M parameters, whose last grid is 7 x 7, or 4 x 4 of digits."""
     patch, window = (4, 7) if size == 28 else (2, 4)
     return {
-        "ViT": ViT(patch, 48, 3, 3, 4.0, 1.0, False, NONE, 3, 10),
-        "Swin": Swin(patch // 2, 24, (1, 2), (1, 2), window, 4.0, NONE, 3, 10),
+        "ViT": ViT(patch, 48, 3, 3, 4.0, 1.0, ClassToken(0), False, NONE, 3, 10),
+        "Swin": Swin(patch // 2, 24, (1, 2), (1, 2), window, 4.0, AveragePooling(), NONE, 3, 10),
     }
 
 

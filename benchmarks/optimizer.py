@@ -16,7 +16,7 @@ from benchmarks.measure import Row, arguments, interleaved, ratio, report
 from bigvit import models
 from bigvit.optim.lamb import LAMB
 from bigvit.optim.state import fresh_state
-from bigvit.recipe import StochasticDepth, ViT
+from bigvit.recipe import ClassToken, StochasticDepth, ViT
 
 DECAY, EMA = 0.02, 0.9999
 GOAL = 5.0
@@ -26,7 +26,9 @@ def model(small: bool) -> nn.Module:
     """ViT-S/16 at 224 px, 22 M parameters."""
     width, depth = (64, 2) if small else (384, 12)
     drop = StochasticDepth(0.0, 8)
-    built = models.build(ViT(16, width, depth, width // 64, 4.0, 1e-4, False, drop, 3, 1000), 224)
+    built = models.build(
+        ViT(16, width, depth, width // 64, 4.0, 1e-4, ClassToken(0), False, drop, 3, 1000), 224
+    )
     built.init_weights(0)
     for p in built.parameters():
         p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) * 1e-3

@@ -17,9 +17,12 @@ from benchmarks.measure import Row
 from bigvit.data.prepare import Inputs, Targets
 from bigvit.plan import activations
 from bigvit.recipe import (
+    AttentionPooling,
+    AveragePooling,
     CaiT,
     ClassAttention,
     ClassMlp,
+    ClassToken,
     CvT,
     DeiT,
     DistillationToken,
@@ -30,6 +33,7 @@ from bigvit.recipe import (
     LVViT,
     Model,
     ParallelViT,
+    PatchConvNet,
     Recipe,
     ResMLP,
     ResNet,
@@ -153,9 +157,10 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
         LinearStochasticDepth(drop.rate, drop.group),
         DistillationToken("softmax", False),
     )
+    pooled = AttentionPooling(heads=1, queries="one", mlp_ratio=3.0, layer_scale=1e-4)
     scaled, second = LayerScale(1e-5), ClassAttention(depth=2, keys="class and patches")
     return {
-        "ViT": (ViT(16, 192, depth, 3, 4.0, 1e-4, False, drop, 3, CLASSES), side),
+        "ViT": (ViT(16, 192, depth, 3, 4.0, 1e-4, ClassToken(0), False, drop, 3, CLASSES), side),
         "ParallelViT": (ParallelViT(16, 192, depth // 2, 2, 3, 4.0, 1e-4, drop, 3, CLASSES), side),
         "DeiT": (DeiT(16, 192, depth, 3, 4.0, token, linear, 3, CLASSES), side),
         "CaiT": (
@@ -173,10 +178,17 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
             ),
             oblong,
         ),
-        "Swin": (Swin(4, 48, (2, 2, 2), (3, 6, 12), 7, 4.0, drop, 3, CLASSES), oblong),
+        "Swin": (
+            Swin(4, 48, (2, 2, 2), (3, 6, 12), 7, 4.0, AveragePooling(), drop, 3, CLASSES),
+            oblong,
+        ),
         "T2T-ViT": (T2TViT(64, 256, depth, 4, 3.0, drop, 3, CLASSES), side),
         "CvT": (CvT((64, 128, 192), (1, 2, depth - 3), (1, 2, 3), 4.0, drop, 3, CLASSES), oblong),
-        "ResNet": (ResNet((2, 2, 2, 2), 3, CLASSES), side),
+        "ResNet": (ResNet((2, 2, 2, 2), AveragePooling(), 3, CLASSES), side),
+        "PatchConvNet": (
+            PatchConvNet(16, "convolutions", 192, depth, "layer", 1e-4, pooled, drop, 3, CLASSES),
+            oblong,
+        ),
     }
 
 

@@ -21,7 +21,7 @@ from benchmarks.measure import Row, arguments, interleaved, ratio, report
 from bigvit import models
 from bigvit.layers.stochastic_depth import Dropped, Factors
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import StochasticDepth, ViT
+from bigvit.recipe import ClassToken, StochasticDepth, ViT
 
 RATE, GROUP = 0.5, 8
 CLASSES = 1000
@@ -31,7 +31,7 @@ def ours(width: int, depth: int, image: int, rate: float = RATE) -> ClassTokenTr
     """Our ViT of 16-pixel patches, with initial weights."""
     drop = StochasticDepth(rate, GROUP)
     model = models.build(
-        ViT(16, width, depth, width // 64, 4.0, 1e-4, False, drop, 3, CLASSES), image
+        ViT(16, width, depth, width // 64, 4.0, 1e-4, ClassToken(0), False, drop, 3, CLASSES), image
     )
     model.init_weights(0)
     return model
@@ -134,7 +134,7 @@ def exactness(small: bool) -> list[Row]:
     batches, draws = (2, 50) if small else (20, 300)
     size, rate = 16, 0.45
     model = models.build(
-        ViT(4, 16, 3, 2, 2.0, 0.5, False, StochasticDepth(rate, GROUP), 3, 100), 8
+        ViT(4, 16, 3, 2, 2.0, 0.5, ClassToken(0), False, StochasticDepth(rate, GROUP), 3, 100), 8
     ).double()
     model.init_weights(0)
     branches = model.config.branches

@@ -23,7 +23,7 @@ from bigvit.engines.build import build_engine, outline
 from bigvit.engines.teacher import Teaching
 from bigvit.plan.activations import executed_macs
 from bigvit.ranks.joining import alone
-from bigvit.recipe import Layout, Recipe, ResNet, Run, SoftDistillation, Teacher
+from bigvit.recipe import AveragePooling, Layout, Recipe, ResNet, Run, SoftDistillation, Teacher
 from bigvit.recipes.photos import photos_vit_64
 
 BATCH = 32
@@ -35,7 +35,7 @@ def pair(small: bool) -> Recipe:
     if not small:
         model = replace(model, embed_dim=192, depth=12, num_heads=3)
     depths = (1, 1) if small else (2, 2, 2, 2)
-    teacher = ResNet(depths, 3, model.num_classes)
+    teacher = ResNet(depths, AveragePooling(), 3, model.num_classes)
     return replace(
         photos_vit_64,
         model=model,

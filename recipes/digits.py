@@ -2,6 +2,7 @@
 
 from bigvit.recipe import (
     AdamW,
+    ClassToken,
     Cosine,
     CrossEntropy,
     Digits,
@@ -19,6 +20,7 @@ digits_vit = Recipe(
         num_heads=4,
         mlp_ratio=3.0,
         layer_scale=1e-1,
+        pooling=ClassToken(layer=0),
         dense_head=False,
         drop_path=StochasticDepth(rate=0.05, group=8),
         in_chans=1,

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from bigvit.recipe import (
     AdamW,
+    AveragePooling,
     Cosine,
     CrossEntropy,
     CvT,
@@ -85,6 +86,7 @@ def model(name: str, num_classes: int) -> Model:
                 num_heads=(3, 6, 12, 24),
                 window_size=7,
                 mlp_ratio=4.0,
+                pooling=AveragePooling(),
                 drop_path=StochasticDepth(rate=0.2, group=8),
                 in_chans=3,
                 num_classes=num_classes,
@@ -111,7 +113,9 @@ def model(name: str, num_classes: int) -> Model:
                 num_classes=num_classes,
             )
         case "resnet50":
-            return ResNet(depths=(3, 4, 6, 3), in_chans=3, num_classes=num_classes)
+            return ResNet(
+                depths=(3, 4, 6, 3), pooling=AveragePooling(), in_chans=3, num_classes=num_classes
+            )
         case _:
             # theirs has neither LayerScale nor a stochastic depth; one of 1 begins as none
             return vit(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from bigvit.recipe import (
     AdamW,
+    AveragePooling,
     Cosine,
     CrossEntropy,
     DeiT,
@@ -21,7 +22,7 @@ from bigvit.recipe import (
     Teacher,
 )
 
-RESNET = ResNet(depths=(1, 1), in_chans=3, num_classes=10)
+RESNET = ResNet(depths=(1, 1), pooling=AveragePooling(), in_chans=3, num_classes=10)
 MEAN, STD = (0.286, 0.286, 0.286), (0.353, 0.353, 0.353)
 
 fashion_deit = Recipe(

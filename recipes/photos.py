@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from bigvit.recipe import (
     AdamW,
+    AveragePooling,
     BinaryCrossEntropy,
     CaiT,
     ClassAttention,
+    ClassToken,
     Cosine,
     CrossEntropy,
     Images,
@@ -35,6 +37,7 @@ photos_vit_64 = Recipe(
         num_heads=3,
         mlp_ratio=3.0,
         layer_scale=1e-1,
+        pooling=ClassToken(layer=0),
         dense_head=False,
         drop_path=StochasticDepth(rate=0.05, group=4),
         in_chans=3,
@@ -120,7 +123,7 @@ photos_cait_64_ft96 = replace(
 photos_resnet_64 = replace(
     photos_vit_64,
     source="bigvit: the teacher of photos_lv_vit_64_tokens, no paper",
-    model=ResNet(depths=(1, 1), in_chans=3, num_classes=12),
+    model=ResNet(depths=(1, 1), pooling=AveragePooling(), in_chans=3, num_classes=12),
     objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
     schedule=Cosine(epochs=8, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
 )

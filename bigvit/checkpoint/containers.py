@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from bigvit.checkpoint.pickled import Stored
@@ -49,6 +50,9 @@ AUTHORS_MLP = (
     (r"(blocks\.\d+)\.gamma_(\d)", r"\1.ls\2"),
 )
 """The same, for ResMLP, whose affine maps are (D,) there and (1, 1, D) here."""
+
+OF_A_CLASS = r"head\.\d+\.(weight|bias)"
+"""PatchConvNet's head of one class."""
 
 NOT_OURS = r"(.*\.)?(num_batches_tracked|relative_position_index|attn_mask)"
 """What other programs save, and nothing needs."""
@@ -113,9 +117,10 @@ def unwrapped(weights: Mapping[str, T]) -> tuple[dict[str, T], list[str]]:
 
 
 def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The authors' names made ours; ours and timm's stay. Of CaiT all three are the same."""
-    if any(name.startswith("blocks_token_only.") for name in weights):
-        return dict(weights)
+    """The authors' names made ours; ours and timm's stay. Of CaiT all three are the same, and of
+    PatchConvNet both, but for its heads of one row each, which are one of ours."""
+    if any(name.startswith("blocks_token_only.") or ".attn.qkv_pos." in name for name in weights):
+        return _one_head(weights)
     parallel = any(".attn1." in name for name in weights)
     mlps = "patch_embed.proj.weight" in weights and "blocks.0.norm2.alpha" in weights
     table = AUTHORS_MLP if mlps else AUTHORS_PARALLEL if parallel else AUTHORS
@@ -138,3 +143,15 @@ def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             name = f"layers.{int(stage[1]) + 1}.{stage[2]}"
         found[name] = weight
     return found
+
+
+def _one_head(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Layers of one row each, one a class, as one layer."""
+    kept = {name: w for name, w in weights.items() if not re.fullmatch(OF_A_CLASS, name)}
+    classes = range(len({name.split(".")[1] for name in weights.keys() - kept.keys()}))
+    for part in ("weight", "bias") if classes else ():
+        names = [f"head.{i}.{part}" for i in classes]
+        if missing := [name for name in names if name not in weights]:
+            raise ValueError(f"it has heads of single classes, and {missing[0]} is missing")
+        kept[f"head.{part}"] = torch.cat([weights[name] for name in names])
+    return kept

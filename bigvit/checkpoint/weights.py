@@ -59,9 +59,11 @@ class Fitted:
     left_out: bool = False  # a head on patches was given, and the model has none
     assumed: Grid | None = field(default=None, compare=False)  # the patches' grid, not known
     what: str = field(default="positions", compare=False)  # the cells of a grid are
+    shared: bool = False  # one query became that of every class
 
     def __str__(self) -> str:
-        done = ["head made anew"] * self.new_head
+        done = ["one query taken for every class's"] * self.shared
+        done += ["head made anew"] * self.new_head
         if self.resampled:
             mixing = self.what == "patches"
             done.insert(0, f"{'cross-patch matrices' if mixing else self.what} resampled")
@@ -69,7 +71,7 @@ class Fitted:
             done.insert(0, "{} taken for {} x {}".format(self.what, *self.assumed))
         if self.left_out:
             done.append("head on patches left out")
-        changed = self.resampled or self.new_head or self.left_out
+        changed = self.resampled or self.new_head or self.left_out or self.shared
         return ", ".join(done if changed else [*done, "as they are"])
 
 
@@ -138,7 +140,8 @@ def fitted(
     Positions of another grid and ResMLP's matrices across patches are resampled, those of class
     tokens kept; a head of another number of classes, or none, is left out, to be made anew, and so
     is a head on patches that the model has not. What a model says changes nothing as zeros may be
-    missing.
+    missing. Queries (1, K, D) of other classes are made anew with the head; one query becomes that
+    of every class.
 
     Args:
         grid: the model's.
@@ -157,6 +160,11 @@ def fitted(
         name in given.weights and given.weights[name].shape != own[name].shape for name in head
     )
     head = head if new_head else []
+    shared, queries, given_queries = False, own.get("cls_token"), given.weights.get("cls_token")
+    if queries is not None and given_queries is not None and queries.shape[1] > 1:
+        shared = given_queries.shape[1] == 1
+        if not shared and given_queries.shape != queries.shape:
+            head = [*head, "cls_token"]
     strange = () if any(name.startswith(OF_PATCHES) for name in own) else (OF_PATCHES,)
     left_out = any(name.startswith(strange) for name in given.weights)
     weights = {
@@ -167,6 +175,8 @@ def fitted(
     neutral: set[str] = of_timm.neutral() if hasattr(model, "neutral") else set()
     weights |= {name: torch.zeros(own[name].shape) for name in neutral - weights.keys()}
     check_names(weights, own.keys() - head, "--init")
+    if shared:
+        weights["cls_token"] = weights["cls_token"].repeat(1, own["cls_token"].shape[1], 1)
     source, moved, what = None, False, counted(weights)
     others = max(0, own["pos_embed"].shape[1] - math.prod(grid)) if "pos_embed" in own else 0
     if (count := patches_of(weights, others)) is not None:
@@ -178,7 +188,7 @@ def fitted(
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
             raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
     assumed = source if given.grid is None else None
-    return weights, Fitted(moved, new_head, left_out, assumed, what)
+    return weights, Fitted(moved, new_head, left_out, assumed, what, shared)
 
 
 def hash_weight(hasher: xxhash.xxh3_128, name: str, weight: Tensor) -> None:

@@ -31,13 +31,19 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--pairs", number=Pairs, default=64, help="pairs an image (default 64)")
     arguments.add_data_root(command, arguments.OF_THE_RUN)
     command.add_argument("--out", type=Path, default=Path("offsets.png"), help="picture to write")
-    command = add("attention", _attention, "picture what a class token attends to in images")
+    command = add(
+        "attention",
+        _attention,
+        "picture what a class token, or a pooling query, attends to in images",
+    )
     arguments.add_run_or_one(command)
     command.add_argument("images", type=Path, nargs="+", help="image files")
     command.add_argument(
         "--out", type=Path, help="folder to write (default: attention/ of the run)"
     )
     command.add_argument("--layers", number=Depth, help="the last so many (default: at most 2)")
+    text = "of a query a class, the most probable classes shown (default 3)"
+    command.add_argument("--classes", number=Depth, help=text)
     arguments.add_image_size(command)
     arguments.add_ema(command)
     arguments.add_dispatch(command)
@@ -109,7 +115,7 @@ def _attention(options: argparse.Namespace) -> None:
         from bigvit.checkpoint.trained import trained
 
         model = trained(options.path, size, options.ema)
-    found = attention_maps(model, options.images, options.layers)
+    found = attention_maps(model, options.images, options.layers, options.classes)
     title = f"{run.resolve().name}, {model.checkpoint.name}"
     print(attention_page.write(found, options.out or run / "attention", title))
 

@@ -10,6 +10,7 @@ from bigvit.models.init import initial_weight
 from bigvit.models.lv_vit import LabeledVisionTransformer
 from bigvit.models.output import Output, TokenMap
 from bigvit.models.parallel_vit import ParallelVisionTransformer
+from bigvit.models.patchconvnet import PatchConvolutionalNetwork
 from bigvit.models.resmlp import ResidualMlp
 from bigvit.models.resnet import ResidualNetwork
 from bigvit.models.swin import SwinTransformer
@@ -24,6 +25,7 @@ from bigvit.recipe import (
     LVViT,
     Model,
     ParallelViT,
+    PatchConvNet,
     ResMLP,
     ResNet,
     Swin,
@@ -41,6 +43,7 @@ __all__ = [
     "LabeledVisionTransformer",
     "Output",
     "ParallelVisionTransformer",
+    "PatchConvolutionalNetwork",
     "ResidualMlp",
     "ResidualNetwork",
     "SwinTransformer",
@@ -80,5 +83,7 @@ def build(model: Model, image_size: ImageSize) -> Backbone:
             return ConvolutionalVisionTransformer(model, image_size)
         case ResNet():
             return ResidualNetwork(model, image_size)
+        case PatchConvNet():
+            return PatchConvolutionalNetwork(model, image_size)
         case Timm():
             return TimmModel(model, image_size)

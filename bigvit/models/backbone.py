@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bigvit.layers.class_attention import ClassBlock, OwnLogits
+from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, Dropped, Span, draw, drops
 from bigvit.models.init import initial_weight
 from bigvit.models.output import Features, Output, TokenMap
+from bigvit.recipe import AttentionPooling, LayerScale
 from bigvit.recipe.depth import spread
 from bigvit.recipe.models.uniform import TokenLabeled
 
@@ -53,6 +56,8 @@ class Backbone(nn.Module, ABC):
     config: Any  # the recipe's model
     norm: Any
     head: Any
+    cls_token: Any  # where there are class tokens
+    blocks_token_only: Any  # where class tokens alone are updated in the end
     head_dist: Any  # where there is a distillation token
     aux_head: Any  # where there is a head on patches
 
@@ -84,8 +89,14 @@ class Backbone(nn.Module, ABC):
         alone: a sharded engine gathers the parameters that are its own there."""
 
     def pool(self, features: Features) -> Sequence[Tensor]:
-        """The vectors (B, D) that are classified: the class token, or the mean of the tokens; and
-        the distillation token, where there is one."""
+        """The vectors (B, D) that are classified: the class token, what attention pools
+        ((B, K, D) by a query a class), or the mean of the tokens; and the distillation token, where
+        there is one."""
+        if self.attends:
+            patches = upcast(features.stream)
+            queries = upcast(self.cls_token).expand(len(patches), -1, -1)
+            pooled = self.norm(self.blocks_token_only[0](queries, patches))
+            return [pooled if self.config.pooling.queries == "classes" else pooled[:, 0]]
         return features.cls or [features.tokens.mean(dim=1)]
 
     def classify(self, pooled: Tensor) -> Tensor:
@@ -96,6 +107,46 @@ class Backbone(nn.Module, ABC):
         """Logits (B, N, K) of a head on patches, where there is one."""
         dense = isinstance(self.config, TokenLabeled) and self.config.dense_head
         return self.aux_head(features.tokens) if dense else None
+
+    @property
+    def attends(self) -> bool:
+        """Whether the head pools by attention."""
+        return isinstance(getattr(self.config, "pooling", None), AttentionPooling)
+
+    def head_on(self, dim: int) -> nn.Linear:
+        """The last layer, on what is pooled of patches (B, N, D). Where that is by attention, its
+        queries and its block are made, too: it reads `Features.stream`, and `norm` comes behind."""
+        model, classes = self.config, self.config.num_classes
+        if not self.attends:
+            return nn.Linear(dim, classes)
+        pooling, one = model.pooling, model.pooling.queries == "one"
+        queries, hidden = pooling.count(classes), int(dim * pooling.mlp_ratio)
+        scale = LayerScale(pooling.layer_scale)
+        self.cls_token = nn.Parameter(torch.empty(1, queries, dim))
+        block = ClassBlock(dim, pooling.heads, hidden, scale, one, queries)
+        self.blocks_token_only = nn.ModuleList([block])
+        return nn.Linear(dim, classes) if one else OwnLogits(dim, classes)
+
+    def pooling_blocks(self) -> list[Any]:
+        """The block that pools by attention, if it is so."""
+        return list(self.blocks_token_only) if self.attends else []
+
+    def pooling_tokens(self) -> set[str]:
+        """Names of its queries."""
+        return {"cls_token"} if self.attends else set()
+
+    def behind_pooling(self, name: str, layer: int) -> int:
+        """Depth of a parameter where attention pooling stands between the blocks and the head.
+
+        Args:
+            layer: the same without it.
+        """
+        depth = self.config.depth
+        if not self.attends:
+            return layer
+        if name.startswith(("cls_token", "blocks_token_only.")):
+            return depth + 1
+        return layer + (layer > depth)
 
     def walk(self, draws: Dropped, blocks: Collection[int]) -> Walk:
         """A way through all blocks."""

@@ -7,14 +7,13 @@ distillation token stands behind it; T tokens, N or, where class tokens were ins
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bigvit.layers import class_attention
 from bigvit.layers.attention import Attention
+from bigvit.layers.class_attention import ClassBlock
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.precision import upcast
@@ -63,34 +62,6 @@ class Block(nn.Module):
         return scaled(self.mlp(self.norm2(x)), self.gamma_2)
 
 
-class ClassBlock(nn.Module):
-    """The same of the class tokens alone, which attend to the patches and, if so wished, to
-    themselves."""
-
-    def __init__(self, model: CaiT, class_in_keys: bool) -> None:
-        super().__init__()
-        self.recompute = False
-        dim = model.embed_dim
-        self.norm1 = LayerNorm(dim)
-        queries = 2 if model.distillation else 1
-        self.attn = class_attention.ClassAttention(dim, model.num_heads, class_in_keys, queries)
-        self.norm2 = LayerNorm(dim)
-        self.mlp = Mlp(dim, model.hidden_dim)
-        self.gamma_1 = factors(model.residual, dim)
-        self.gamma_2 = factors(model.residual, dim)
-
-    def forward(self, cls: Tensor, x: Tensor) -> Tensor:
-        """cls (B, C, D), patches (B, N, D) -> cls (B, C, D)."""
-        cls = add_branches(cls, [partial(self._attention, x)], [None], self.recompute)
-        return add_branches(cls, [self._mlp], [None], self.recompute)
-
-    def _attention(self, x: Tensor, cls: Tensor) -> Tensor:
-        return scaled(self.attn(self.norm1(torch.cat([cls, x], dim=1))), self.gamma_1)
-
-    def _mlp(self, cls: Tensor) -> Tensor:
-        return scaled(self.mlp(self.norm2(cls)), self.gamma_2)
-
-
 class ClassAttentionTransformer(ClassTokenTransformer):
     """CaiT, or one of its ablations."""
 
@@ -99,8 +70,10 @@ class ClassAttentionTransformer(ClassTokenTransformer):
         self.residual, self.pooling = model.residual, model.pooling
         match model.pooling:
             case ClassAttention(depth=depth, keys=keys):
-                own = keys == "class and patches"
-                self.blocks_token_only = nn.ModuleList(ClassBlock(model, own) for _ in range(depth))
+                own, queries = keys == "class and patches", 2 if model.distillation else 1
+                size = model.embed_dim, model.num_heads, model.hidden_dim, model.residual
+                each = (ClassBlock(*size, own, queries) for _ in range(depth))
+                self.blocks_token_only = nn.ModuleList(each)
             case ClassToken():
                 pass
             case AveragePooling():

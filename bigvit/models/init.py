@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
+from bigvit.layers.class_attention import ClassBlock
 from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.performer import Performer
+from bigvit.layers.residual import initial_factors
 from bigvit.layers.talking_heads import HeadMixing
 
 
@@ -64,6 +66,8 @@ def _initial(module: nn.Module, name: str, value: Tensor, generator: torch.Gener
             return value.fill_(1 if name in ("weight", "running_var") else 0)
         case LayerScale():
             return value.fill_(module.init)
+        case ClassBlock():
+            return initial_factors(module.residual, value, generator)
         case nn.Linear() | HeadMixing() if name == "bias":
             return value
         case nn.Linear() | HeadMixing():

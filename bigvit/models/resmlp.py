@@ -154,14 +154,15 @@ class ResidualMlp(Backbone):
             self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
             self.blocks_token_only = nn.ModuleList(layers)
         self.norm = Affine(dim) if model.norm == "affine" else LayerNorm(dim)
-        self.head = nn.Linear(dim, model.num_classes)
+        self.head = self.head_on(dim)
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.stem(images)
         return self.normalised(walk(self.blocks, upcast(x_BND), grid), grid, walk)
 
     def pool(self, features: Features) -> Sequence[Tensor]:
-        """The vector (B, D) that is classified: the mean of the patches, or the class token."""
+        """The vectors (B, D) that are classified: the mean of the patches, the class token, or what
+        attention pools."""
         if not isinstance(self.config.pooling, ClassMlp):
             return super().pool(features)
         cls = upcast(self.cls_token).expand(len(features.stream), -1, -1)
@@ -170,8 +171,8 @@ class ResidualMlp(Backbone):
         return self.norm(cls).unbind(dim=1)
 
     def all_blocks(self) -> list[Any]:
-        """The blocks, then the class-MLP layers."""
-        layers: Iterable[Any] = ()
+        """The blocks, then the class-MLP layers, or the block of attention pooling."""
+        layers: Iterable[Any] = self.pooling_blocks()
         if isinstance(self.config.pooling, ClassMlp):
             layers = self.blocks_token_only
         return [*self.blocks, *layers]
@@ -198,14 +199,16 @@ class ResidualMlp(Backbone):
         return {n for n in names if n.endswith((".alpha", ".beta")) or n == "cls_token"}
 
     def layer_id(self, name: str) -> int:
-        """Depth of a parameter: 0 the embedding, i the i-th block or class-MLP layer, then the
-        head."""
+        """Depth of a parameter: 0 the embedding, i the i-th block or class-MLP layer, then what
+        pools by attention, and the head."""
         part, _, rest = name.partition(".")
         match part:
             case "blocks":
                 return int(rest.partition(".")[0]) + 1
             case "blocks_token_only":
                 return len(self.blocks) + int(rest.partition(".")[0]) + 1
+            case "cls_token" if self.attends:
+                return len(self.blocks) + 1
             case "stem" | "cls_token":
                 return 0
             case _:

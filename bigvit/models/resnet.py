@@ -12,6 +12,7 @@ from timm.models.resnet import ResNet as TimmResNet
 from torch import Tensor, nn
 
 from bigvit.layers.batch_norm import BatchNorm
+from bigvit.layers.norm import LayerNorm
 from bigvit.layers.stochastic_depth import recomputed
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features, TokenMap
@@ -19,7 +20,8 @@ from bigvit.recipe import ImageSize, ResNet
 
 
 class ResidualNetwork(Backbone):
-    """ResNet: stem, stages of bottleneck blocks, and a linear head on the mean."""
+    """ResNet: stem, stages of bottleneck blocks, and a linear head on the mean, or on what
+    attention pools."""
 
     def __init__(self, model: ResNet, _image_size: ImageSize) -> None:
         super().__init__()
@@ -34,13 +36,17 @@ class ResidualNetwork(Backbone):
         )
         for name, child in made.named_children():
             self.add_module(name, child)
+        width = 256 * 2 ** (len(model.depths) - 1)
+        self.fc = self.head_on(width)
+        if self.attends:
+            self.norm = LayerNorm(width)
         for block in self.all_blocks():
             block.recompute = False
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         stem: Any = self
         x_BDhw = stem.maxpool(stem.act1(stem.bn1(stem.conv1(images))))
-        for i, block in enumerate(self.all_blocks()):
+        for i, block in enumerate(self._stages()):
             x_BDhw = recomputed(block, x_BDhw) if block.recompute else block(x_BDhw)
             if i in walk.wanted:
                 walk.maps[i] = _tokens(x_BDhw)
@@ -53,6 +59,9 @@ class ResidualNetwork(Backbone):
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""
+        return [*self._stages(), *self.pooling_blocks()]
+
+    def _stages(self) -> list[Any]:
         stages = range(1, len(self.config.depths) + 1)
         return [block for i in stages for block in self.get_submodule(f"layer{i}").children()]
 
@@ -68,15 +77,17 @@ class ResidualNetwork(Backbone):
         return None
 
     def no_weight_decay(self) -> set[str]:
-        """Names of matrices that are not decayed: none."""
-        return set()
+        """Names of matrices that are not decayed: none, but the queries of attention pooling."""
+        return self.pooling_tokens()
 
     def layer_id(self, name: str) -> int:
-        """Depth of a parameter: 0 the stem, i the i-th block, depth + 1 the head."""
-        if not name.startswith("layer"):
-            return self.config.depth + 1 if name.startswith("fc.") else 0
-        stage, block = name.removeprefix("layer").split(".")[:2]
-        return sum(self.config.depths[: int(stage) - 1]) + int(block) + 1
+        """Depth of a parameter: 0 the stem, i the i-th block, then what pools by
+        attention, and the head."""
+        if name.startswith("layer"):
+            stage, block = name.removeprefix("layer").split(".")[:2]
+            return sum(self.config.depths[: int(stage) - 1]) + int(block) + 1
+        last = name.startswith(("fc.", "head.", "norm."))
+        return self.behind_pooling(name, self.config.depth + 1 if last else 0)
 
 
 def _tokens(x: Tensor) -> TokenMap:

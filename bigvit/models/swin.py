@@ -70,7 +70,8 @@ class Stage(nn.Module):
 
 
 class SwinTransformer(Backbone):
-    """Swin: patches, stages, and a linear head on the mean of the last tokens."""
+    """Swin: patches, stages, and a linear head on the mean of the last tokens, or on what attention
+    pools of them."""
 
     def __init__(self, model: Swin, image_size: ImageSize) -> None:
         super().__init__()
@@ -89,7 +90,7 @@ class SwinTransformer(Backbone):
         )
         dim = stages[-1][2]
         self.norm = _norm(dim)
-        self.head = nn.Sequential(OrderedDict(fc=nn.Linear(dim, model.num_classes)))
+        self.head = nn.Sequential(OrderedDict(fc=self.head_on(dim)))
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BhwD = upcast(self.patch_embed(images))
@@ -105,16 +106,21 @@ class SwinTransformer(Backbone):
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""
         stages = self.layers.children()
-        return [b for stage in stages for b in stage.get_submodule("blocks").children()]
+        own = [b for stage in stages for b in stage.get_submodule("blocks").children()]
+        return [*own, *self.pooling_blocks()]
 
     def no_weight_decay(self) -> set[str]:
-        """Names of matrices that are not decayed: the tables of relative positions."""
+        """Names of matrices that are not decayed: the tables of relative positions, and the queries
+        of attention pooling."""
         tables = "relative_position_bias_table"
-        return {name for name, _ in self.named_parameters() if name.endswith(tables)}
+        own = {name for name, _ in self.named_parameters() if name.endswith(tables)}
+        return own | self.pooling_tokens()
 
     def layer_id(self, name: str) -> int:
-        """Depth of a parameter: 0 the embedding, i the i-th block, depth + 1 norm and head."""
-        return staged_layer_id(name, "layers.", self.config.depths)
+        """Depth of a parameter: 0 the embedding, i the i-th block, then what
+        pools by attention, and norm and head."""
+        layer = staged_layer_id(name, "layers.", self.config.depths)
+        return self.behind_pooling(name, layer)
 
 
 def staged_layer_id(name: str, prefix: str, depths: Sequence[int]) -> int:

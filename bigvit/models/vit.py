@@ -55,9 +55,9 @@ class Block(nn.Module):
 
 
 class ClassTokenTransformer(Backbone):
-    """What goes around the blocks: patches with positions, a class token without one, and a linear
-    head on it; where the model is distilled by a token, that and its head, too; and where there is
-    a head on patches, that."""
+    """What goes around the blocks: patches with positions, a class token without one (unless
+    attention pools the patches in the end), and a linear head on it; where the model is distilled
+    by a token, that and its head, too; and where there is a head on patches, that."""
 
     def __init__(
         self,
@@ -69,12 +69,13 @@ class ClassTokenTransformer(Backbone):
         self.config = model
         h, w = model.grid(image_size)
         dim = model.embed_dim
-        self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
+        if not self.attends:
+            self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.empty(1, h * w, dim))
         self.patch_embed = PatchEmbed(model.patch_size, model.in_chans, dim)
         self.blocks = nn.ModuleList(blocks)
         self.norm = LayerNorm(dim)
-        self.head = nn.Linear(dim, model.num_classes)
+        self.head = self.head_on(dim)
         if model.fusion:
             self.dist_token = nn.Parameter(torch.empty(1, 1, dim))
             self.head_dist = nn.Linear(dim, model.num_classes)
@@ -83,8 +84,9 @@ class ClassTokenTransformer(Backbone):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
-        x_BND = upcast(walk.mixed(x_BND)) + self.pos_embed
-        x = torch.cat([self.class_tokens(len(x_BND)), x_BND], dim=1)
+        x = upcast(walk.mixed(x_BND)) + self.pos_embed
+        if not self.attends:
+            x = torch.cat([self.class_tokens(len(x)), x], dim=1)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
 
     def class_tokens(self, count: int) -> Tensor:
@@ -95,7 +97,7 @@ class ClassTokenTransformer(Backbone):
 
     def all_blocks(self) -> list[Any]:
         """The blocks, first to last."""
-        return list(self.blocks)
+        return [*self.blocks, *self.pooling_blocks()]
 
     def no_weight_decay(self) -> set[str]:
         """Names of matrices that are not decayed: class token and positions, and the distillation
@@ -104,9 +106,11 @@ class ClassTokenTransformer(Backbone):
         return {"cls_token", "pos_embed", *(["dist_token"] if token and not token.decayed else [])}
 
     def layer_id(self, name: str) -> int:
-        """Depth of a parameter: 0 the embedding, i the i-th block, depth + 1 norm and head."""
+        """Depth of a parameter: 0 the embedding, i the i-th block, then norm and head."""
         if name.startswith("blocks."):
             return int(name.split(".")[1]) + 1
+        if name.startswith("blocks_token_only.") or self.attends and name == "cls_token":
+            return self.config.depth + 1
         embedding = name.startswith(("cls_token", "dist_token", "pos_embed", "patch_embed."))
         return 0 if embedding else len(self.all_blocks()) + 1
 

@@ -187,7 +187,7 @@ def parts(recipe: Recipe, recomputed: float) -> list[Part]:
     again = spread(round(recomputed * blocks), blocks)
     drop, each = model.drop_path, model.branches // model.depth
     kept = [k / drop.group for k in drop.kept(model.branches)] if drop.grouped else []
-    kept += [1.0] * (each * blocks - len(kept))  # class attention drops nothing
+    kept += [1.0] * (each * model.depth - len(kept))
     narrow = BYTES[recipe.precision]
     parts: list[Part] = []
     for (block, times, branch), some in groupby(
@@ -197,7 +197,8 @@ def parts(recipe: Recipe, recomputed: float) -> list[Part]:
             parts.append(Part(list(some), [1.0], [0], narrow, False))
         elif times:
             mine = range(block, block + times)
-            shares = [kept[each * i + branch] for i in mine]
+            # class attention drops nothing
+            shares = [kept[each * i + branch] if i < model.depth else 1.0 for i in mine]
             parts.append(Part(list(some), shares, again[block:][:times], narrow, drop.grouped))
     return parts
 

@@ -68,9 +68,9 @@ def passes(kind: str, width: int, compiled: bool) -> Passes:
     """
     cast = WIDE + width if width < WIDE else 0
     match kind:
-        case "norm" if compiled:
+        case "norm" | "batch norm" if compiled:
             return Passes(WIDE + width, width + 3 * WIDE, (1, 2))
-        case "norm":
+        case "norm" | "batch norm":
             return Passes(2 * WIDE + cast, cast + 5 * WIDE, (4, 4))
         case "scale" if compiled:
             return Passes(width + WIDE, WIDE + 2 * width, (0, 1))
@@ -150,7 +150,7 @@ class Speed(NamedTuple):
 
 
 def _elements(op: Op) -> int:
-    return op.wide if op.kind in ("norm", "stream", "shared") else op.kept
+    return op.wide if op.kind in ("norm", "batch norm", "stream", "shared") else op.kept
 
 
 def speed(device: Device, precision: str, compiled: bool) -> Speed:

@@ -1,7 +1,6 @@
 """Every parameter of a recipe, one by one, from what its model says that it
 computes. No torch here."""
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
@@ -12,7 +11,6 @@ from bigvit.recipe.models.ops import Op
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}  # of a number in a recipe's precision
 WIDE = 4  # of one in float32: of the residual stream, masters, moments and averages
-BATCH_NORM = re.compile(r"(^|\.)bn\d?$|\.downsample\.1$")
 
 
 class Weight(NamedTuple):
@@ -69,7 +67,7 @@ def _weights(
                 mine = own if op.kind == "embedding" and "." not in op.module else found
                 mine += _of(op, place, layer, modules, trained)
                 modules += 1
-                statistics += op.parameters if BATCH_NORM.search(op.module) else 0
+                statistics += op.parameters * (op.kind == "batch norm")
             blocks += block is not None
     for objective in objectives:
         if isinstance(objective, DRLoc):
@@ -95,7 +93,7 @@ def _of(op: Op, block: int | None, layer: int, module: int, trained: bool) -> It
         yield made(matrix, op.shape[2], True)
         if op.parameters > matrix:
             yield made(op.parameters - matrix, op.shape[2])
-    elif op.kind == "norm":
+    elif op.kind in ("norm", "batch norm"):
         yield from [made(op.parameters // 2, op.parameters // 2)] * 2
     elif op.kind == "affine":  # of shape (1, 1, D)
         yield from [made(op.parameters // 2, 1)] * 2

@@ -13,6 +13,8 @@ from bigvit.recipe.models.deit import *
 from bigvit.recipe.models.distillation import *
 from bigvit.recipe.models.lv_vit import *
 from bigvit.recipe.models.parallel_vit import *
+from bigvit.recipe.models.patchconvnet import *
+from bigvit.recipe.models.pooling import *
 from bigvit.recipe.models.resmlp import *
 from bigvit.recipe.models.resnet import *
 from bigvit.recipe.models.swin import *

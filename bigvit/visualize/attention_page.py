@@ -1,4 +1,5 @@
-"""Attention as pictures (thesis figures 3.9 and 3.10): a PNG an image, and one page of them all."""
+"""Attention as pictures (thesis figures 3.9, 3.10, 5.5, 5.6): a PNG an image, and one page of them
+all."""
 
 from collections.abc import Sequence
 from html import escape
@@ -23,9 +24,12 @@ def write(found: Sequence[AttentionMaps], folder: Path, title: str) -> Path:
     """Write the pictures and index.html, which shows them, into a folder; the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = [f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title>"]
-    parts.append(f"<h1>{escape(title)}</h1><p>A row an attention layer: what the class token ")
-    parts.append("attends to, as the mean over the heads, then by each head, with the least and ")
-    parts.append("the largest share that a patch has.</p>")
+    parts.append(f"<h1>{escape(title)}</h1><p>A row an attention layer, or a class that has a ")
+    parts.append(
+        "query of its own: what the class token, or the query, attends to, as the mean over "
+    )
+    parts.append("the heads, then by each head, with the least and the largest share that a patch ")
+    parts.append("has.</p>")
     for number, each in enumerate(found):
         name = f"{number:03d}_{Path(each.name).stem}.png"
         save(picture(each), folder / name)
@@ -38,8 +42,8 @@ def write(found: Sequence[AttentionMaps], folder: Path, title: str) -> Path:
 
 
 def picture(found: AttentionMaps) -> Figure:
-    """A row a layer: the mean of its heads upon the image, then each head; on the left the image
-    and, below it, what it was taken for and the colours' meaning."""
+    """A row a layer, or a class: the mean of its heads upon the image, then each head; on the left
+    the image and, below it, what it was taken for and the colours' meaning."""
     layers, heads = found.maps.shape[:2]
     factor = -(-SIDE // found.pixels.shape[0])
     size = found.pixels.shape[0] * factor, max(SIDE, found.pixels.shape[1] * factor)

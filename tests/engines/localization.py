@@ -7,7 +7,7 @@ import tiny
 from launched import train
 
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import CvT, DRLoc, Recipe, ResNet, StochasticDepth, Swin, T2TViT
+from bigvit.recipe import AveragePooling, CvT, DRLoc, Recipe, ResNet, StochasticDepth, Swin, T2TViT
 
 STAGES = (2, 3)
 HALVES = {"drloc": 3, "cvt": 2}  # in the ordinary tests
@@ -56,9 +56,11 @@ cvt_bf16 = replace(cvt, model=one_stage, precision="bf16")
 
 short = replace(vit, ema=None)
 BACKBONES: dict[str, Recipe] = {
-    "swin": replace(short, model=Swin(1, 12, (1, 1), (1, 2), 4, 2.0, GROUPS, 1, 10)),
+    "swin": replace(
+        short, model=Swin(1, 12, (1, 1), (1, 2), 4, 2.0, AveragePooling(), GROUPS, 1, 10)
+    ),
     "t2t": replace(short, model=T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10)),
-    "resnet": replace(short, model=ResNet((1, 1), 1, 10)),
+    "resnet": replace(short, model=ResNet((1, 1), AveragePooling(), 1, 10)),
 }
 
 

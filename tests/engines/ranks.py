@@ -23,6 +23,7 @@ import labelled  # noqa: E402
 import lamb  # noqa: E402
 import localization  # noqa: E402
 import others  # noqa: E402
+import pooling  # noqa: E402
 import precision  # noqa: E402
 import resmlp  # noqa: E402
 import taught  # noqa: E402
@@ -237,6 +238,7 @@ SCENARIOS = {
         *localization.SCENARIOS,
         *others.SCENARIOS,
         others_ranks,
+        *pooling.SCENARIOS,
         *precision.SCENARIOS,
         *resmlp.SCENARIOS,
         *taught.SCENARIOS,

@@ -13,13 +13,24 @@ from torch import Tensor
 
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
-from bigvit.recipe import Images, ImageSize, RandomResizedCrop, Recipe, StochasticDepth, ViT, sides
+from bigvit.recipe import (
+    ClassToken,
+    Images,
+    ImageSize,
+    RandomResizedCrop,
+    Recipe,
+    StochasticDepth,
+    ViT,
+    sides,
+)
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json
 from bigvit.task import Task
 
 CLASSES = 5
-WIDE = ViT(4, 24, 2, 3, 2.0, 1e-1, False, StochasticDepth(rate=0.0, group=4), 3, CLASSES)
+WIDE = ViT(
+    4, 24, 2, 3, 2.0, 1e-1, ClassToken(0), False, StochasticDepth(rate=0.0, group=4), 3, CLASSES
+)
 DATA = Images(
     dataset="stripes",
     train_images=40,

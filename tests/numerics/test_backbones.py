@@ -27,20 +27,33 @@ from bigvit.layers.stochastic_depth import Order
 from bigvit.models import TokenMap
 from bigvit.objectives import DenseRelativeLocalization
 from bigvit.objectives.drloc import draw
-from bigvit.recipe import CvT, DRLoc, Model, ResNet, StochasticDepth, Swin, T2TViT, ViT, sides, vit
+from bigvit.recipe import (
+    AveragePooling,
+    ClassToken,
+    CvT,
+    DRLoc,
+    Model,
+    ResNet,
+    StochasticDepth,
+    Swin,
+    T2TViT,
+    ViT,
+    sides,
+    vit,
+)
 
 NONE, GROUPS = StochasticDepth(rate=0.0, group=4), StochasticDepth(rate=0.3, group=4)
 SIZES: dict[str, tuple[Model, float, float, float]] = {
     # parameters in millions as issue and papers say, and GMAC as the papers say
     "swin_t": (
-        Swin(4, 96, (2, 2, 6, 2), (3, 6, 12, 24), 7, 4.0, NONE, 3, 1000),
+        Swin(4, 96, (2, 2, 6, 2), (3, 6, 12, 24), 7, 4.0, AveragePooling(), NONE, 3, 1000),
         28,
         29,
         4.5,
     ),
     "t2t_vit_14": (T2TViT(64, 384, 14, 6, 3.0, NONE, 3, 1000), 21, 22, 4.8),
     "cvt_13": (CvT((64, 192, 384), (1, 2, 10), (1, 3, 6), 4.0, NONE, 3, 1000), 19.5, 20.5, 4.5),
-    "resnet_50": (ResNet((3, 4, 6, 3), 3, 1000), 25, 26, 4.1),
+    "resnet_50": (ResNet((3, 4, 6, 3), AveragePooling(), 3, 1000), 25, 26, 4.1),
     "vit_b16": (
         vit("b16", layer_scale=1e-4, drop_path=NONE, num_classes=1000, in_chans=3),
         86,
@@ -49,11 +62,11 @@ SIZES: dict[str, tuple[Model, float, float, float]] = {
     ),
 }
 TINY: dict[str, Model] = {
-    "vit": ViT(4, 12, 2, 2, 2.0, 0.5, False, GROUPS, 1, 10),
-    "swin": Swin(4, 16, (2, 2), (1, 2), 4, 2.0, GROUPS, 1, 10),
+    "vit": ViT(4, 12, 2, 2, 2.0, 0.5, ClassToken(0), False, GROUPS, 1, 10),
+    "swin": Swin(4, 16, (2, 2), (1, 2), 4, 2.0, AveragePooling(), GROUPS, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10),
     "cvt": CvT((8, 12), (1, 2), (1, 2), 2.0, NONE, 1, 10),
-    "resnet": ResNet((1, 1), 1, 10),
+    "resnet": ResNet((1, 1), AveragePooling(), 1, 10),
 }
 SIZE = 32
 SCANS: Any = load_digits()
@@ -142,7 +155,7 @@ def test_swin_is_timms_with_the_same_weights():
 
 @pytest.mark.parametrize("training", [False, True])
 def test_resnet_is_timms_with_the_same_weights(training: bool):
-    ours = models.build(ResNet((1, 1, 1, 1), 3, 10), 64)
+    ours = models.build(ResNet((1, 1, 1, 1), AveragePooling(), 3, 10), 64)
     theirs = create_model("resnet50", layers=(1, 1, 1, 1), num_classes=10).train(training)
     randomised(ours)
     missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)

@@ -250,7 +250,7 @@ def test_the_one_informative_patch_has_the_maximum(tmp_path: Path):
 
 MEAN = AveragePooling()
 LOOKED_AT = {
-    "vit": (ViT(4, 32, 3, 4, 2.0, 0.5, False, NO_DROP, 3, 10), 3),
+    "vit": (ViT(4, 32, 3, 4, 2.0, 0.5, ClassToken(0), False, NO_DROP, 3, 10), 3),
     "two by two": (ParallelViT(4, 32, 2, 2, 4, 2.0, 0.5, NO_DROP, 3, 10), 4),
     "inserted": (
         CaiT(4, 32, 3, 4, 2.0, True, LayerScale(0.5), ClassToken(2), None, False, NO_DROP, 3, 10),

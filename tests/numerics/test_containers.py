@@ -25,8 +25,10 @@ from torch import Tensor, nn
 from bigvit import models
 from bigvit.checkpoint.weights import Unfit, fit, read_init
 from bigvit.recipe import (
+    AveragePooling,
     CaiT,
     ClassAttention,
+    ClassToken,
     LayerScale,
     Model,
     ResNet,
@@ -38,14 +40,14 @@ from bigvit.recipe import (
 
 State = dict[str, Tensor]
 NO_DROP = StochasticDepth(rate=0.0, group=8)
-VIT = ViT(16, 48, 2, 3, 4.0, 1e-4, False, NO_DROP, 3, 10)
+VIT = ViT(16, 48, 2, 3, 4.0, 1e-4, ClassToken(0), False, NO_DROP, 3, 10)
 CAIT = CaiT(
     16, 96, 2, 2, 4.0, True, LayerScale(1e-5), ClassAttention(2, "class and patches"), None,
     False, NO_DROP, 3, 10,
 )  # fmt: skip
-SWIN = Swin(4, 24, (1, 1, 2), (1, 2, 4), 4, 4.0, NO_DROP, 3, 10)
+SWIN = Swin(4, 24, (1, 1, 2), (1, 2, 4), 4, 4.0, AveragePooling(), NO_DROP, 3, 10)
 T2T = T2TViT(32, 48, 2, 3, 3.0, NO_DROP, 3, 10)
-RESNET = ResNet((1, 1, 1, 1), 3, 10)
+RESNET = ResNet((1, 1, 1, 1), AveragePooling(), 3, 10)
 SIZE = 64
 
 

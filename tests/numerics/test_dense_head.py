@@ -42,7 +42,7 @@ TOLERANCE = 1e-5
 SIZE, CELL, GROUP, COUNT = (32, 48), 8, 4, 8
 NO_DROP, BOTH = StochasticDepth(0.0, GROUP), ClassAttention(2, "class and patches")
 MODELS: dict[str, Any] = {
-    "vit": ViT(CELL, 48, 2, 3, 3.0, 0.1, True, NO_DROP, 3, 7),
+    "vit": ViT(CELL, 48, 2, 3, 3.0, 0.1, ClassToken(0), True, NO_DROP, 3, 7),
     "cait": CaiT(CELL, 48, 2, 3, 3.0, True, LayerScale(0.1), BOTH, None, True, NO_DROP, 3, 7),
 }
 NAMES = {"vit": "deit3_small_patch16_224", "cait": "cait_s24_224"}  # timm's

@@ -24,15 +24,19 @@ from bigvit.cli import main
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import (
+    AttentionPooling,
+    AveragePooling,
     CaiT,
     ClassAttention,
     ClassMlp,
+    ClassToken,
     CvT,
     LayerScale,
     LinearStochasticDepth,
     LVViT,
     Model,
     ParallelViT,
+    PatchConvNet,
     Recipe,
     ResMLP,
     ResNet,
@@ -54,18 +58,21 @@ OLDER = ROOT / "tests/faults/older_run/run"
 CPU = Ranks(0, 1, torch.device("cpu"), None)
 NONE = StochasticDepth(rate=0.0, group=4)
 SECOND = ClassAttention(2, "patches")
+ONE, EACH = AttentionPooling(2, "one", 2.0, 0.5), AttentionPooling(2, "classes", 2.0, 0.5)
 MODELS: dict[str, Model] = {
-    "vit": ViT(2, 24, 3, 2, 2.0, 0.5, False, NONE, 1, 10),
+    "vit": ViT(2, 24, 3, 2, 2.0, 0.5, ClassToken(0), False, NONE, 1, 10),
     "parallel": ParallelViT(2, 24, 2, 2, 2, 2.0, 0.5, NONE, 1, 10),
     "cait": CaiT(2, 24, 2, 2, 2.0, True, LayerScale(0.5), SECOND, None, True, NONE, 1, 10),
     "lv_vit": LVViT(
         (3, 2), (1, 2), 6, 12, 2, 2, 3.0, 2.0, True, LinearStochasticDepth(0.0, 4), 1, 10
     ),
     "resmlp": ResMLP(2, 24, 3, 2.0, "affine", "linear", 0.5, True, ClassMlp(1), NONE, 1, 10),
-    "swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, NONE, 1, 10),
+    "swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, AveragePooling(), NONE, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, NONE, 1, 10),
     "cvt": CvT((12, 20), (1, 2), (1, 2), 2.0, NONE, 1, 10),
-    "resnet": ResNet((1, 1), 1, 10),
+    "resnet": ResNet((1, 1), AveragePooling(), 1, 10),
+    "patchconvnet": PatchConvNet(2, "convolutions", 12, 2, "batch", 0.5, EACH, NONE, 1, 10),
+    "attending swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, ONE, NONE, 1, 10),
 }
 
 
@@ -137,7 +144,9 @@ def test_every_model_has_the_same_logits_with_a_part_of_it_in_memory(name, preci
 
 
 def test_the_average_and_another_size_are_the_usual_ones(tmp_path):
-    model = ViT(8, 24, 3, 2, 2.0, 0.5, False, NONE, 3, photos_vit_64.model.num_classes)
+    model = ViT(
+        8, 24, 3, 2, 2.0, 0.5, ClassToken(0), False, NONE, 3, photos_vit_64.model.num_classes
+    )
     path = saved(replace(photos_vit_64, model=model, ema=0.9), tmp_path)
     for size, ema in ((None, False), (None, True), (48, False), ((48, 80), True)):
         usual = trained(path, size, ema).task
@@ -163,7 +172,7 @@ def test_a_checkpoint_may_be_pruned_once_it_was_opened(tmp_path):
 
 
 @torch.no_grad()
-@each_of("name", ["vit", "cait"])
+@each_of("name", ["vit", "cait", "patchconvnet", "attending swin"])
 def test_attention_is_the_usual_one(name, tmp_path):
     path = saved(recipe_of(MODELS[name]), tmp_path / name)
     usual = trained(path).task
@@ -251,7 +260,9 @@ print(logits.sum().item().hex(), most - before)
 
 
 def test_the_peak_is_below_the_models_size(tmp_path):
-    recipe = replace(recipe_of(ViT(2, 192, 24, 3, 4.0, 0.5, False, NONE, 1, 10)), ema=None)
+    recipe = replace(
+        recipe_of(ViT(2, 192, 24, 3, 4.0, 0.5, ClassToken(0), False, NONE, 1, 10)), ema=None
+    )
     path = saved(recipe, tmp_path)
     usual = trained(path).task
     size = bytes_of(usual)

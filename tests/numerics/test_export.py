@@ -26,7 +26,17 @@ from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import evaluate
 from bigvit.export import export, timm_config
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import CvT, DRLoc, ResNet, StochasticDepth, Swin, T2TViT, ViT
+from bigvit.recipe import (
+    AveragePooling,
+    ClassToken,
+    CvT,
+    DRLoc,
+    ResNet,
+    StochasticDepth,
+    Swin,
+    T2TViT,
+    ViT,
+)
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.store import to_json
@@ -80,8 +90,10 @@ def test_timm_computes_our_logits_on_digits(
 
 
 OTHERS = {
-    "swin": Swin(1, 8, (1, 2), (1, 2), 4, 2.0, StochasticDepth(rate=0.0, group=4), 1, 10),
-    "resnet": ResNet((1, 1, 1, 1), 1, 10),
+    "swin": Swin(
+        1, 8, (1, 2), (1, 2), 4, 2.0, AveragePooling(), StochasticDepth(rate=0.0, group=4), 1, 10
+    ),
+    "resnet": ResNet((1, 1, 1, 1), AveragePooling(), 1, 10),
 }
 LOSS = DRLoc(0.5, None, "absolute", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
 
@@ -214,7 +226,7 @@ WIDTHS = {384: 6, 768: 12, 1408: 16}  # the last has no architecture of its own 
 def test_config_alone_makes_the_model_of_an_imagenet_recipe(width: int):
     _, recipe = find_recipe("deit3_h14_in1k_126")
     drop = StochasticDepth(rate=0.0, group=8)
-    model = ViT(14, width, 1, WIDTHS[width], 4.0, 1e-4, False, drop, 3, 1000)
+    model = ViT(14, width, 1, WIDTHS[width], 4.0, 1e-4, ClassToken(0), False, drop, 3, 1000)
     config = timm_config(replace(recipe, model=model), 126, None)
     ours = models.build(model, 126)
     ours.init_weights(seed=0)

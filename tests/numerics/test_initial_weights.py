@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from bigvit import models
 from bigvit.models.init import initial_weight
-from bigvit.recipe import Recipe, StochasticDepth, ViT
+from bigvit.recipe import ClassToken, Recipe, StochasticDepth, ViT
 from bigvit.task import Task
 
-MODEL = ViT(4, 128, 3, 4, 4.0, 1e-4, False, StochasticDepth(rate=0.0, group=8), 3, 10)
+MODEL = ViT(
+    4, 128, 3, 4, 4.0, 1e-4, ClassToken(0), False, StochasticDepth(rate=0.0, group=8), 3, 10
+)
 
 
 def weights(seed: int) -> dict[str, Tensor]:

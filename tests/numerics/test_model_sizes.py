@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bigvit import models
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import VIT_SIZES, StochasticDepth, ViT, vit
+from bigvit.recipe import VIT_SIZES, ClassToken, StochasticDepth, ViT, vit
 
 PUBLISHED = {
     "t16": (5.72, 1.25),
@@ -22,7 +22,7 @@ PUBLISHED = {
     "g14": (955.03, 252.21),
 }
 NO_DROP = StochasticDepth(rate=0.0, group=8)
-TINY = ViT(2, 32, 3, 4, 3.0, 0.1, False, StochasticDepth(rate=0.05, group=8), 1, 10)
+TINY = ViT(2, 32, 3, 4, 3.0, 0.1, ClassToken(0), False, StochasticDepth(rate=0.05, group=8), 1, 10)
 
 
 def on_meta(model: ViT, image_size: int) -> ClassTokenTransformer:
@@ -54,7 +54,7 @@ def test_arithmetic_counts_every_parameter_and_product(size: str):
 
 @pytest.mark.parametrize("image_size", [126, 154, 182, 384])
 def test_arithmetic_follows_the_image_size(image_size: int):
-    model = ViT(14, 64, 2, 4, 4.0, 1e-4, False, NO_DROP, 3, 1000)
+    model = ViT(14, 64, 2, 4, 4.0, 1e-4, ClassToken(0), False, NO_DROP, 3, 1000)
     built = on_meta(model, image_size)
     assert model.parameters(image_size) == sum(p.numel() for p in built.parameters())
     side = image_size - image_size % 14

@@ -14,6 +14,7 @@ from benchmarks.plan_kept import inputs_of, predicted_over_found, recipe_of
 from bigvit import models
 from bigvit.plan.activations import executed_macs, kept_bytes, most_at_once
 from bigvit.recipe import (
+    AttentionPooling,
     AveragePooling,
     BranchScalar,
     CaiT,
@@ -31,6 +32,7 @@ from bigvit.recipe import (
     LVViT,
     Model,
     ParallelViT,
+    PatchConvNet,
     Recipe,
     ResMLP,
     ResNet,
@@ -48,8 +50,10 @@ SKIP, MASK = StochasticDepth(rate=0.4, group=4), StochasticDepth(rate=0.1, group
 NONE_LINEAR, TOKEN = LinearStochasticDepth(0.0, 4), DistillationToken("softmax", False)
 MEAN = AveragePooling()
 TWO = ClassAttention(depth=2, keys="class and patches")
+ONE = AttentionPooling(2, "one", 2.0, 0.1)
+EACH = AttentionPooling(2, "classes", 2.0, 0.1)
 MODELS: dict[str, Model] = {
-    "vit": ViT(16, 48, 3, 4, 4.0, 1e-4, False, NONE, 3, 10),
+    "vit": ViT(16, 48, 3, 4, 4.0, 1e-4, ClassToken(0), False, NONE, 3, 10),
     "deit": DeiT(16, 48, 3, 4, 4.0, None, NONE_LINEAR, 3, 10),
     "distilled": DeiT(16, 48, 3, 4, 4.0, TOKEN, NONE_LINEAR, 3, 10),
     "parallel": ParallelViT(16, 48, 3, 2, 4, 4.0, 1e-4, NONE, 3, 10),
@@ -61,7 +65,7 @@ MODELS: dict[str, Model] = {
     "inserted": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), ClassToken(1), None, False, NONE, 3, 10),
     "pooled": CaiT(16, 96, 3, 4, 4.0, False, BranchScalar(0.5), MEAN, None, False, NONE, 3, 10),
     "lv_vit": LVViT((7, 3, 8), (2, 1, 8), 8, 48, 3, 4, 3.0, 2.0, False, NONE_LINEAR, 3, 10),
-    "dense vit": ViT(16, 48, 3, 4, 4.0, 1e-4, True, NONE, 3, 10),
+    "dense vit": ViT(16, 48, 3, 4, 4.0, 1e-4, ClassToken(0), True, NONE, 3, 10),
     "dense cait": CaiT(16, 96, 3, 4, 4.0, True, LayerScale(1e-5), TWO, None, True, NONE, 3, 10),
     "dense pooled": CaiT(16, 96, 3, 4, 4.0, False, Unscaled(), MEAN, None, True, NONE, 3, 10),
     "dense": LVViT((7, 3, 8), (2, 1, 8), 8, 48, 3, 4, 3.0, 2.0, True, NONE_LINEAR, 3, 10),
@@ -79,10 +83,17 @@ MODELS: dict[str, Model] = {
     "resmlp, separable": ResMLP(
         16, 48, 3, 4.0, "affine", "separable", 0.1, False, MEAN, NONE, 3, 10
     ),
-    "swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, NONE, 3, 10),
+    "swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, AveragePooling(), NONE, 3, 10),
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
     "cvt": CvT((16, 32), (1, 2), (1, 2), 4.0, NONE, 3, 10),
-    "resnet": ResNet((2, 2, 1), 3, 10),
+    "resnet": ResNet((2, 2, 1), AveragePooling(), 3, 10),
+    "patchconvnet": PatchConvNet(16, "convolutions", 48, 3, "layer", 0.1, ONE, NONE, 3, 10),
+    "queries": PatchConvNet(16, "convolutions", 48, 3, "layer", 0.1, EACH, NONE, 3, 10),
+    "batch norm": PatchConvNet(16, "linear", 48, 3, "batch", 0.1, MEAN, NONE, 3, 10),
+    "attending vit": ViT(16, 48, 3, 4, 4.0, 1e-4, ONE, False, NONE, 3, 10),
+    "attending swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, EACH, NONE, 3, 10),
+    "attending resnet": ResNet((2, 2, 1), ONE, 3, 10),
+    "attending resmlp": ResMLP(16, 48, 3, 4.0, "affine", "linear", 0.1, True, ONE, NONE, 3, 10),
 }
 DRLOC = DRLoc(1.0, None, "classes", "grid", 0.001, "all", False, 16, 4, "mean", 32, 2)
 
@@ -157,11 +168,9 @@ def test_a_step_multiplies_what_is_said(name: str):
     said = executed_macs(recipe, recomputed)
     assert said.dense == recipe.model.macs(SIZE)
     assert said.forward == pytest.approx(forward, rel=1e-6)
-    if name not in (
-        "cvt",
-        "resmlp, depthwise",
-        "resmlp, separable",
-    ):  # the counter takes the gradient of a depthwise convolution for a whole one's
+    depthwise = ("cvt", "resmlp, depthwise", "resmlp, separable", "patchconvnet", "queries")
+    # the counter takes the gradient of a depthwise convolution for a whole one's
+    if name not in (*depthwise, "batch norm"):
         # talking heads compute their maps again by themselves; the Performer's features are frozen
         exact = name not in ("cait", "dense cait", "distilled cait", "fixed", "t2t")
         whole = said.forward + said.backward + said.again

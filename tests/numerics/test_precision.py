@@ -9,10 +9,10 @@ from bigvit.layers.stochastic_depth import Kept
 from bigvit.models import ClassTokenTransformer
 from bigvit.models.parallel_vit import ParallelBlock
 from bigvit.models.vit import Block
-from bigvit.recipe import ParallelViT, StochasticDepth, ViT
+from bigvit.recipe import ClassToken, ParallelViT, StochasticDepth, ViT
 
 DROP = StochasticDepth(rate=0.5, group=4)
-VIT = ViT(4, 32, 2, 4, 4.0, 1e-4, False, DROP, 3, 10)
+VIT = ViT(4, 32, 2, 4, 4.0, 1e-4, ClassToken(0), False, DROP, 3, 10)
 PARALLEL = ParallelViT(4, 32, 2, 2, 4, 4.0, 1e-4, DROP, 3, 10)
 HALF = [torch.bfloat16, torch.float16]
 

@@ -10,12 +10,15 @@ from bigvit import models
 from bigvit.layers.stochastic_depth import drops
 from bigvit.models import ClassTokenTransformer
 from bigvit.recipe import (
+    AttentionPooling,
     CaiT,
     ClassAttention,
     ClassMlp,
+    ClassToken,
     LayerScale,
     Model,
     ParallelViT,
+    PatchConvNet,
     ResMLP,
     StochasticDepth,
     ViT,
@@ -23,11 +26,13 @@ from bigvit.recipe import (
 
 GROUPED = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
 TWO_MORE = ClassAttention(depth=2, keys="class and patches")
+POOLED = AttentionPooling(1, "one", 2.5, 0.5)
 MODELS = {
-    "vit": ViT(4, 32, 4, 4, 2.5, 0.5, False, GROUPED, 3, 10),
+    "vit": ViT(4, 32, 4, 4, 2.5, 0.5, ClassToken(0), False, GROUPED, 3, 10),
     "two by two": ParallelViT(4, 32, 4, 2, 4, 2.5, 0.5, GROUPED, 3, 10),
     "cait": CaiT(4, 32, 2, 4, 2.5, True, LayerScale(0.5), TWO_MORE, None, False, GROUPED, 3, 10),
     "resmlp": ResMLP(4, 32, 2, 2.5, "affine", "linear", 0.5, True, ClassMlp(2), GROUPED, 3, 10),
+    "patchconvnet": PatchConvNet(4, "convolutions", 32, 3, "layer", 0.5, POOLED, GROUPED, 3, 10),
 }
 DROPS = {
     "grouped": GROUPED,
@@ -107,15 +112,21 @@ def test_a_share_of_the_blocks_is_recomputed_spread_over_the_depth(
 ):
     model = built(config)
     model.recompute(share)
-    once = config.branches // config.depth
-    assert calls(model) == [once * (1 + again) for again in twice]
+    norms = [
+        sum(name.startswith("norm") for name, _ in block.named_children())
+        for block in model.all_blocks()
+    ]
+    if isinstance(config, ParallelViT):  # in each branch
+        norms = [config.branches_per_block * 2] * config.depth
+    assert calls(model) == [n * (1 + again) for n, again in zip(norms, twice, strict=True)]
 
 
 @every_model
 def test_a_recomputed_block_keeps_its_branches_inputs_alone(config: Model):
     model = built(config)
     kept: dict[int, int] = {}
-    tokens = 9 if isinstance(config, ResMLP) else 10
+    tokens = 9 if isinstance(config, ResMLP | PatchConvNet) else 10
+    grid = [(3, 3)] if isinstance(config, PatchConvNet) else []
 
     def keep(tensor: Tensor) -> Tensor:
         if tensor.shape[1:] == (tokens, 32):
@@ -128,7 +139,7 @@ def test_a_recomputed_block_keeps_its_branches_inputs_alone(config: Model):
     each = config.branches // config.depth
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         block = model.blocks[0]
-        _x = block(x, drops(config.drop_path, config.branches, draws)[:each])
+        _x = block(x, *grid, drops(config.drop_path, config.branches, draws)[:each])
     counts = config.drop_path.kept(config.branches)[:each]
     assert sum(kept.values()) == sum(2 * k * tokens * 32 for k in counts)
 
@@ -142,6 +153,8 @@ def test_a_recomputed_block_keeps_its_branches_inputs_alone(config: Model):
         pytest.param("cait", 0.5, marks=pytest.mark.slow),
         pytest.param("vit", 0.0, marks=pytest.mark.slow),
         pytest.param("cait", 0.0, marks=pytest.mark.slow),
+        pytest.param("patchconvnet", 0.5, marks=pytest.mark.slow),
+        pytest.param("patchconvnet", 0.0, marks=pytest.mark.slow),
         pytest.param("two by two", 0.0, marks=pytest.mark.slow),
         pytest.param("resmlp", 0.5, marks=pytest.mark.slow),
         pytest.param("two by two", 0.5, marks=pytest.mark.slow),

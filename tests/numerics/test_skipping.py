@@ -13,12 +13,15 @@ from bigvit import models
 from bigvit.layers.stochastic_depth import Dropped, Factors, Order
 from bigvit.models import ClassTokenTransformer
 from bigvit.recipe import (
+    AttentionPooling,
     CaiT,
     ClassAttention,
     ClassMlp,
+    ClassToken,
     LayerScale,
     Model,
     ParallelViT,
+    PatchConvNet,
     ResMLP,
     StochasticDepth,
     ViT,
@@ -28,11 +31,13 @@ BATCH = 24
 RELATIVE = 1e-6
 DROP = StochasticDepth(rate=0.4, group=8)  # keeps four or five of eight
 SECOND_STAGE = ClassAttention(depth=1, keys="class and patches")
+POOLED = AttentionPooling(1, "classes", 2.5, 0.5)
 MODELS = {
-    "vit": ViT(4, 32, 3, 4, 2.5, 0.5, False, DROP, 3, 10),
+    "vit": ViT(4, 32, 3, 4, 2.5, 0.5, ClassToken(0), False, DROP, 3, 10),
     "two by two": ParallelViT(4, 32, 2, 2, 4, 2.5, 0.5, DROP, 3, 10),
     "cait": CaiT(4, 32, 3, 4, 2.5, True, LayerScale(0.5), SECOND_STAGE, None, False, DROP, 3, 10),
     "resmlp": ResMLP(4, 32, 3, 2.5, "affine", "linear", 0.5, True, ClassMlp(1), DROP, 3, 10),
+    "patchconvnet": PatchConvNet(4, "convolutions", 32, 6, "layer", 0.5, POOLED, DROP, 3, 10),
 }
 
 every = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)

@@ -28,6 +28,8 @@ from bigvit.models.timm import TimmModel
 from bigvit.models.timm_skeleton import counted
 from bigvit.optim.groups import parameter_groups
 from bigvit.recipe import (
+    AveragePooling,
+    ClassToken,
     DRLoc,
     Recipe,
     ResNet,
@@ -132,15 +134,15 @@ def test_sizes_are_those_of_table_6_13() -> None:
 
 
 def test_counts_are_ours() -> None:
-    small = ViT(16, 384, 2, 6, 4.0, 1e-4, False, NO_DROP, 3, 10)
+    small = ViT(16, 384, 2, 6, 4.0, 1e-4, ClassToken(0), False, NO_DROP, 3, 10)
     for ours, text, size in (
         (small, "deit3_small_patch16_224 depth=2", 64),
         (
-            Swin(4, 96, (2, 2), (3, 6), 7, 4.0, NO_DROP, 3, 10),
+            Swin(4, 96, (2, 2), (3, 6), 7, 4.0, AveragePooling(), NO_DROP, 3, 10),
             "swin_tiny_patch4_window7_224 depths=(2,2) num_heads=(3,6)",
             56,
         ),
-        (ResNet((1, 1, 1, 1), 3, 10), "resnet50 layers=(1,1,1,1)", 64),
+        (ResNet((1, 1, 1, 1), AveragePooling(), 3, 10), "resnet50 layers=(1,1,1,1)", 64),
     ):
         found = counted(of(text), size)
         assert (found.parameters, found.macs) == (ours.parameters(size), ours.macs(size))

@@ -25,6 +25,7 @@ from bigvit.models import Output
 from bigvit.recipe import (
     CaiT,
     ClassAttention,
+    ClassToken,
     LayerScale,
     LinearStochasticDepth,
     LVViT,
@@ -49,7 +50,7 @@ MODEL = LVViT(
 DROP, SECOND = StochasticDepth(0.0, 4), ClassAttention(2, "class and patches")
 MODELS: dict[str, Any] = {
     "lv_vit": MODEL,
-    "vit": ViT(CELL, 24, 2, 2, 3.0, 0.5, True, DROP, 3, 7),
+    "vit": ViT(CELL, 24, 2, 2, 3.0, 0.5, ClassToken(0), True, DROP, 3, 7),
     "cait": CaiT(CELL, 24, 2, 2, 3.0, True, LayerScale(0.5), SECOND, None, True, DROP, 3, 7),
 }
 

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from bigvit import models
 from bigvit.models import ClassTokenTransformer
 from bigvit.models.vit import Block
-from bigvit.recipe import StochasticDepth, ViT
+from bigvit.recipe import ClassToken, StochasticDepth, ViT
 
 TOLERANCE = 1e-5
 Pair = tuple[ClassTokenTransformer, nn.Module, Tensor]
 NO_DROP = StochasticDepth(rate=0.0, group=8)
-SMALL = ViT(16, 384, 12, 6, 4.0, 1e-4, False, NO_DROP, 3, 1000)
-NARROW = ViT(16, 96, 12, 6, 4.0, 1e-4, False, NO_DROP, 3, 1000)
-HUGE_OF_TWO_BLOCKS = ViT(14, 1280, 2, 16, 4.0, 1e-4, False, NO_DROP, 3, 1000)
+SMALL = ViT(16, 384, 12, 6, 4.0, 1e-4, ClassToken(0), False, NO_DROP, 3, 1000)
+NARROW = ViT(16, 96, 12, 6, 4.0, 1e-4, ClassToken(0), False, NO_DROP, 3, 1000)
+HUGE_OF_TWO_BLOCKS = ViT(14, 1280, 2, 16, 4.0, 1e-4, ClassToken(0), False, NO_DROP, 3, 1000)
 CASES = {
     "deit3_small_patch16_224": (SMALL, 224),
     "deit3_huge_patch14_224": (HUGE_OF_TWO_BLOCKS, 126),
@@ -200,7 +200,9 @@ def literal(ours: ClassTokenTransformer, image: Tensor, drop: Tensor, rate: floa
 
 @torch.no_grad()
 def test_dropped_branches_are_skipped_and_kept_ones_scaled(masked):
-    model = ViT(14, 64, 2, 4, 4.0, 1e-4, False, StochasticDepth(rate=0.5, group=4), 3, 10)
+    model = ViT(
+        14, 64, 2, 4, 4.0, 1e-4, ClassToken(0), False, StochasticDepth(rate=0.5, group=4), 3, 10
+    )
     ours = with_random_weights(model, 42).double()
     draws = ours.draws(seed=0, number=5, span=(0, 8))
     drop_LB = masked(model.drop_path, model.branches, draws).factors == 0

@@ -27,6 +27,7 @@ from bigvit.export import export
 from bigvit.models import ClassTokenTransformer
 from bigvit.ranks.joining import alone
 from bigvit.recipe import (
+    ClassToken,
     Images,
     ImageSize,
     Model,
@@ -42,7 +43,7 @@ from bigvit.task import Task
 
 TOLERANCE = 1e-5
 NO_DROP = StochasticDepth(rate=0.0, group=8)
-SMALL = ViT(16, 48, 2, 3, 4.0, 1e-4, False, NO_DROP, 3, 10)
+SMALL = ViT(16, 48, 2, 3, 4.0, 1e-4, ClassToken(0), False, NO_DROP, 3, 10)
 PARALLEL = ParallelViT(16, 48, 2, 2, 3, 4.0, 1e-4, NO_DROP, 3, 10)
 State = dict[str, Tensor]
 

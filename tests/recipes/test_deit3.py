@@ -288,7 +288,7 @@ def expected(name: str) -> dict[str, Any]:
     return {
         "source": SOURCES[row["source"]],
         **{f"model.{field}": value for field, value in FAMILIES[row["family"]].items()},
-        **({} if "x2" in row["family"] else {"model.dense_head": False}),
+        **({} if "x2" in row["family"] else {"model.pooling.layer": 0, "model.dense_head": False}),
         **PROCEDURES[table],
         "resampling": "plain" if name.endswith("_repo") else "antialiased",
         **{path: kind(row[key]) for key, (path, kind) in COLUMNS.items() if key in row},

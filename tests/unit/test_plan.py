@@ -25,6 +25,7 @@ H = "deit3_h14_in1k_126"
 KINDS = (
     *(H, "deit3_h26x2_14_in1k_126", "cait_s24_in1k_224", "drloc_swin_t_in100", "digits_vit"),
     *("drloc_t2t_vit_14_cifar10", "drloc_cvt_13_cifar100", "drloc_resnet50_infograph_300e"),
+    *("patchconvnet_b60_in1k_224", "patchconvnet_s60_in1k_224_classes"),
     "photos_cait_64_ft64x96",
 )
 """One of each kind of model, with and without localization, oblong, and a batch that eight do not

@@ -6,6 +6,7 @@ from bigvit.recipe.models.cvt import CvT
 from bigvit.recipe.models.deit import DeiT
 from bigvit.recipe.models.lv_vit import LVViT
 from bigvit.recipe.models.parallel_vit import ParallelViT
+from bigvit.recipe.models.patchconvnet import PatchConvNet
 from bigvit.recipe.models.resmlp import ResMLP
 from bigvit.recipe.models.resnet import ResNet
 from bigvit.recipe.models.swin import Swin
@@ -15,4 +16,17 @@ from bigvit.recipe.models.vit import ViT
 
 __all__ = ["Model"]
 
-Model = ViT | ParallelViT | DeiT | CaiT | LVViT | ResMLP | Swin | T2TViT | CvT | ResNet | Timm
+Model = (
+    ViT
+    | ParallelViT
+    | DeiT
+    | CaiT
+    | LVViT
+    | ResMLP
+    | Swin
+    | T2TViT
+    | CvT
+    | ResNet
+    | PatchConvNet
+    | Timm
+)

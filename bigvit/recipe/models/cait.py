@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth
@@ -10,17 +10,15 @@ from bigvit.recipe.models.description import unknown
 from bigvit.recipe.models.distillation import DistillationToken, Fusion
 from bigvit.recipe.models.ops import (
     Op,
-    attention,
     attention_branch,
     embedding,
     in_branch,
     linear,
     mlp_branch,
-    norm,
     repeat,
     scale,
-    stream,
 )
+from bigvit.recipe.models.pooling import AveragePooling, ClassToken, class_block
 from bigvit.recipe.models.uniform import OfPatches, TokenLabeled
 from bigvit.recipe.residual import (
     FixedLayerScale,
@@ -32,15 +30,11 @@ from bigvit.recipe.residual import (
 
 __all__ = [
     "CAIT_SIZES",
-    "AveragePooling",
     "CaiT",
     "ClassAttention",
-    "ClassToken",
     "Pooling",
     "cait",
 ]
-
-Layer = Annotated[int, bounds.Bound(0, 10_000)]
 
 
 @dataclass(frozen=True)
@@ -50,18 +44,6 @@ class ClassAttention:
 
     depth: bounds.Depth[int]  # class-attention blocks
     keys: Literal["class and patches", "patches"]  # what the class token attends to
-
-
-@dataclass(frozen=True)
-class ClassToken:
-    """A class token joins the patches on the way (thesis table 3.13); 0 is where ViT has it."""
-
-    layer: Layer  # the first self-attention block, counted from 0, that sees it
-
-
-@dataclass(frozen=True)
-class AveragePooling:
-    """The mean of the patches, without a class token (thesis table 3.13)."""
 
 
 Pooling = ClassAttention | ClassToken | AveragePooling
@@ -133,21 +115,10 @@ class CaiT(TokenLabeled, OfPatches):
             yield mixing._replace(kind="attention")
 
     def _class_block(self, patches: int, pooling: ClassAttention) -> Iterator[Op]:
-        d, block, own = self.embed_dim, "blocks_token_only.*", self._class_tokens
+        d, own = self.embed_dim, self._class_tokens
         keys = patches + own * (pooling.keys == "class and patches")
-        all_tokens = linear(f"{block}.attn.k", keys, d, d)._replace(kept=(patches + own) * d)
-        attending = [
-            stream(f"{block}.norm1", own, d),
-            norm(f"{block}.norm1", patches + own, d),
-            linear(f"{block}.attn.q", own, d, d, keeps=False),
-            all_tokens,
-            linear(f"{block}.attn.v", keys, d, d, keeps=False),
-            attention(f"{block}.attn", own, keys, d, self.num_heads),
-            linear(f"{block}.attn.proj", own, d, d),
-        ]
-        yield from in_branch(0, attending, self._factors(f"{block}.gamma_1", own))
-        mlp = mlp_branch(f"{block}.norm2", f"{block}.mlp", own, d, self.hidden_dim)
-        yield from in_branch(1, mlp, self._factors(f"{block}.gamma_2", own))
+        hidden = self.hidden_dim
+        return class_block(own, patches, keys, d, self.num_heads, hidden, self._factors)
 
     def _factors(self, parameter: str, tokens: int) -> Iterator[Op]:
         match self.residual:

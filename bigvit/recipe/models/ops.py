@@ -9,6 +9,7 @@ Kind = Literal[
     "conv",
     "linear",
     "norm",
+    "batch norm",  # which has statistics, too
     "affine",
     "attention",
     "activation",
@@ -80,7 +81,7 @@ def affine(module: str, tokens: int, dim: int, *, keeps: bool = True) -> Op:
 
 def batch_norm(module: str, cells: int, dim: int) -> Op:
     """BatchNorm in float32 or wider."""
-    return Op(module, "norm", 2 * dim, 0, 0, wide=cells * dim)
+    return Op(module, "batch norm", 2 * dim, 0, 0, wide=cells * dim)
 
 
 def stream(module: str, tokens: int, dim: int, *, shared: bool = False) -> Op:

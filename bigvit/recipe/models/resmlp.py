@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
-from bigvit.recipe.models.cait import AveragePooling
 from bigvit.recipe.models.description import Description, Grid, unknown
 from bigvit.recipe.models.ops import (
     Op,
@@ -21,6 +20,7 @@ from bigvit.recipe.models.ops import (
     scale,
     stream,
 )
+from bigvit.recipe.models.pooling import AttentionPooling, AveragePooling, refuse_attention
 from bigvit.recipe.models.uniform import check_patches, patch_conv
 
 __all__ = ["RESMLP_SIZES", "ClassMlp", "Communication", "ResMLP", "resmlp"]
@@ -58,7 +58,8 @@ class ResMLP(Description):
     communication: Communication  # what works across patches; convolutions are 3 x 3
     layer_scale: bounds.Factor[float]  # initial factor of the affine map that ends a branch
     shift: bool  # whether that map has a shift, too: equations 4.2 and 4.3, not the authors' code
-    pooling: AveragePooling | ClassMlp  # how the patches become the one vector that is classified
+    # how the patches become what is classified
+    pooling: AveragePooling | ClassMlp | AttentionPooling
     drop_path: StochasticDepth  # of the blocks
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of the head
@@ -97,6 +98,8 @@ class ResMLP(Description):
             least = min(least, self.hidden_patches(image_size))
         wanted = "large enough for one hidden channel or more"
         bounds.allow("model.mlp_ratio", self.mlp_ratio, least >= 1, wanted)
+        if isinstance(self.pooling, AttentionPooling):
+            self.pooling.check(self.embed_dim)
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         d, grid = self.embed_dim, self.grid(image_size)
@@ -106,6 +109,11 @@ class ResMLP(Description):
         if class_mlp:
             yield embedding("cls_token", d)
         yield from repeat(self.depth, self._block(patches, self.hidden_patches(image_size)))
+        if isinstance(self.pooling, AttentionPooling):
+            for op in self.pooling.ops(self.depth, patches, d, self.num_classes, "head"):
+                own = patches + self.pooling.count(self.num_classes)
+                yield self._norm("norm", own) if op.module == "norm" else op
+            return
         if isinstance(self.pooling, ClassMlp):
             yield from repeat(self.pooling.depth, self._class_block(patches), first=self.depth)
         yield self._norm("norm", patches + class_mlp)
@@ -178,6 +186,7 @@ class ResMLP(Description):
             yield scale(f"{at}.shift{number}", self.embed_dim, 0)
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        refuse_attention(self.pooling, "ResMLP")
         name = ARCHITECTURES.get((self.embed_dim, self.depth, self.patch_size))
         usual = (self.norm, self.communication, self.mlp_ratio) == ("affine", "linear", 4.0)
         if name is None or not usual or isinstance(self.pooling, ClassMlp):

@@ -8,6 +8,7 @@ from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
 from bigvit.recipe.models.description import Grid
 from bigvit.recipe.models.ops import Op, batch_norm, conv, linear, repeat
+from bigvit.recipe.models.pooling import AttentionPooling, AveragePooling, refuse_attention
 from bigvit.recipe.models.stages import Staged
 
 __all__ = ["ResNet"]
@@ -18,6 +19,7 @@ class ResNet(Staged):
     """ResNet (arXiv:1512.03385) of bottleneck blocks, the stride in their 3 x 3 convolution."""
 
     depths: bounds.Depth[tuple[int, ...]]  # blocks of each stage
+    pooling: AveragePooling | AttentionPooling  # how the last cells become what is classified
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of the head
 
@@ -63,13 +65,20 @@ class ResNet(Staged):
             below, before, first = d, cells, first + depth
         act = Op(f"layer{len(self.depths)}.*.act3", "activation", 0, 0, before * below)
         yield from repeat(1, [act], first - 1)  # that of others is what the next block reads
-        yield linear("fc", 1, below, self.num_classes)
+        if isinstance(self.pooling, AttentionPooling):
+            classes = self.num_classes
+            yield from self.pooling.ops(self.depth, before, below, classes, "fc", normalised=False)
+        else:
+            yield linear("fc", 1, below, self.num_classes)
 
     def check(self, image_size: ImageSize, starts_from: str | None) -> None:
         super().check(image_size, starts_from)
         bounds.allow("model.depths", self.depths, self.depth >= 2, "two blocks or more in all")
+        if isinstance(self.pooling, AttentionPooling):
+            self.pooling.check(256 * 2 ** (len(self.depths) - 1))
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        refuse_attention(self.pooling, "ResNet")
         if len(self.depths) != 4:
             return super().timm(image_size)
         return {

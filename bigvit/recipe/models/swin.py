@@ -18,6 +18,7 @@ from bigvit.recipe.models.ops import (
     repeat,
     stream,
 )
+from bigvit.recipe.models.pooling import AttentionPooling, AveragePooling, refuse_attention
 from bigvit.recipe.models.stages import StagedAttention
 from bigvit.recipe.models.uniform import check_patches, patch_conv
 
@@ -35,6 +36,7 @@ class Swin(StagedAttention):
     num_heads: bounds.Heads[tuple[int, ...]]  # attention heads of each stage
     window_size: bounds.Side[int]  # side of a window, tokens; a smaller grid is one window
     mlp_ratio: bounds.MlpRatio[float]  # hidden width of the MLP, in units of the token's
+    pooling: AveragePooling | AttentionPooling  # how the last tokens become what is classified
     drop_path: StochasticDepth
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of the head
@@ -70,8 +72,11 @@ class Swin(StagedAttention):
                 yield own._replace(kept=own.wide, wide=0)  # in the weights' type, as timm has it
             yield from repeat(depth, self._block(f"{layer}.blocks.*", heads, d, (h, w)), first)
             first += depth
-        yield norm("norm", tokens, d)
-        yield linear("head.fc", 1, d, self.num_classes)
+        if isinstance(self.pooling, AttentionPooling):
+            yield from self.pooling.ops(self.depth, tokens, d, self.num_classes, "head.fc")
+        else:
+            yield norm("norm", tokens, d)
+            yield linear("head.fc", 1, d, self.num_classes)
 
     def _block(self, block: str, heads: int, d: int, grid: Grid) -> Iterator[Op]:
         (h, w), (down, across) = grid, self.window(grid)
@@ -94,8 +99,11 @@ class Swin(StagedAttention):
     def check(self, image_size: ImageSize, starts_from: str | None) -> None:
         super().check(image_size, starts_from)
         check_patches(self.patch_size, image_size)
+        if isinstance(self.pooling, AttentionPooling):
+            self.pooling.check(self.widths[-1])
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        refuse_attention(self.pooling, "Swin")
         return {
             "architecture": "swin_tiny_patch4_window7_224",
             "num_features": self.widths[-1],

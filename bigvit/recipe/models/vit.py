@@ -16,6 +16,7 @@ from bigvit.recipe.models.ops import (
     repeat,
     scale,
 )
+from bigvit.recipe.models.pooling import AttentionPooling, ClassToken, refuse_attention
 from bigvit.recipe.models.uniform import OfPatches, TokenLabeled
 
 __all__ = ["VIT_SIZES", "ViT", "vit"]
@@ -33,7 +34,8 @@ ARCHITECTURES = {
 @dataclass(frozen=True)
 class ViT(TokenLabeled, OfPatches):
     """DeiT III's Vision Transformer (arXiv:2204.07118): LayerScale, uniform stochastic depth, and
-    positions on the patches alone."""
+    positions on the patches alone. Its class token goes all the way with the patches, or there is
+    none, and attention pools them in the end."""
 
     patch_size: bounds.PatchSize[int]  # side of a square patch, pixels
     embed_dim: bounds.Width[int]  # width D of a token
@@ -41,6 +43,7 @@ class ViT(TokenLabeled, OfPatches):
     num_heads: bounds.Heads[int]  # attention heads; D must be a multiple
     mlp_ratio: bounds.MlpRatio[float]  # hidden width of the MLP, in units of D
     layer_scale: bounds.Factor[float]  # initial value of LayerScale's diagonal
+    pooling: ClassToken | AttentionPooling  # how the patches become what is classified
     dense_head: bool  # whether a head on every patch predicts with the class token's
     drop_path: StochasticDepth
     in_chans: bounds.Channels[int]  # channels of an image
@@ -48,9 +51,11 @@ class ViT(TokenLabeled, OfPatches):
 
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         d, (h, w) = self.embed_dim, self.grid(image_size)
-        tokens = h * w + 1
+        pooling, patches = self.pooling, h * w
+        tokens = patches + isinstance(pooling, ClassToken)
         yield from self.patch_ops(image_size)
-        yield embedding("cls_token", d)
+        if isinstance(pooling, ClassToken):
+            yield embedding("cls_token", d)
         attn = attention_branch("blocks.*.norm1", "blocks.*.attn", tokens, d, self.num_heads)
         mlp = mlp_branch("blocks.*.norm2", "blocks.*.mlp", tokens, d, self.hidden_dim)
         yield from repeat(
@@ -60,10 +65,22 @@ class ViT(TokenLabeled, OfPatches):
                 *in_branch(1, mlp, [scale("blocks.*.ls2", d, tokens * d)]),
             ],
         )
-        yield from self.head_ops(tokens)
+        if isinstance(pooling, ClassToken):
+            yield from self.head_ops(tokens)
+        else:
+            yield from pooling.ops(self.depth, patches, d, self.num_classes, "head")
         yield from self.dense_ops(image_size)
 
+    def check(self, image_size: ImageSize, starts_from: str | None) -> None:
+        super().check(image_size, starts_from)
+        if isinstance(self.pooling, ClassToken):
+            layer = self.pooling.layer
+            bounds.allow("model.pooling.layer", layer, layer == 0, "0; CaiT's may be later")
+        else:
+            self.pooling.check(self.embed_dim)
+
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        refuse_attention(self.pooling, "ViT")
         if self.dense_head:
             raise unknown("ViT but without a head on patches")
         architecture = ARCHITECTURES.get(self.embed_dim, "deit3_small_patch16_224")
@@ -98,6 +115,7 @@ def vit(
         num_heads=num_heads,
         mlp_ratio=4.0,
         layer_scale=layer_scale,
+        pooling=ClassToken(layer=0),
         dense_head=False,
         drop_path=drop_path,
         in_chans=in_chans,
