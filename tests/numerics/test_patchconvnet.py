@@ -264,6 +264,7 @@ def test_initial_weights_are_the_authors():
     part = ours.blocks[0].attn.qkv_pos
     for conv, like in ((part[0], nn.Conv2d(768, 768, 1)), (part[2], nn.Conv2d(1, 768, 3))):
         assert conv.weight.std().item() == pytest.approx(like.weight.std().item(), rel=0.05)
+        assert like.bias is not None
         assert conv.bias.std().item() == pytest.approx(like.bias.std().item(), rel=0.1)
     block = ours.blocks_token_only[0]
     for factors in (ours.blocks[0].gamma_1, block.gamma_1, block.gamma_2):
