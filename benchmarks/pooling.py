@@ -1,0 +1,63 @@
+"""How the patches are pooled: by their mean, by class-MLP, by attention with one query, and with a
+query a class (thesis tables 4.3, 5.7 made small).
+
+    python -m benchmarks.pooling FASHION_MNIST FOLDER [--seeds 0 1 2]
+
+Cuts the photographs into FOLDER/photographs, and trains `recipes/pooling.py` by `deepspeed`, two
+models at a time on one rank each, from every seed. What is done there already is not done again.
+Prints the table of top-1 on the 240 test photographs, and on Fashion-MNIST's 10,000.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.distillation import shown, trained
+
+MODELS = {
+    "resmlp_average": "ResMLP, mean",
+    "resmlp_class_mlp": "ResMLP, class-MLP",
+    "patchconvnet_average": "PatchConvNet, mean",
+    "patchconvnet_attention": "PatchConvNet, attention",
+    "patchconvnet_classes": "PatchConvNet, a query a class",
+    "resnet_average": "ResNet, mean",
+    "resnet_attention": "ResNet, attention",
+}
+SETS = {"photos": "photographs", "fashion": "Fashion-MNIST"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pooling on little data.")
+    parser.add_argument("fashion", type=Path, help="Fashion-MNIST's IDX files")
+    parser.add_argument("folder", type=Path, help="for the images and the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    args = parser.parse_args()
+    began = time.perf_counter()
+    photographs = args.folder / "photographs"
+    if not photographs.exists():
+        subprocess.run([sys.executable, "scripts/photos.py", str(photographs)], check=True)
+    roots = {"photos": photographs, "fashion": args.fashion}
+
+    def one(of: str, name: str, seed: int) -> dict[str, Any]:
+        recipe = f"pooling_{of}_{name}"
+        options = ["--evaluate-every", "100", "--seed", str(seed)]
+        return trained(recipe, args.folder / f"{recipe}_{seed}", roots[of], *options, ranks=1)
+
+    done = dict[tuple[str, str], list[Future[dict[str, Any]]]]()
+    with ThreadPoolExecutor(2) as both:
+        for of in SETS:
+            for name in MODELS:
+                done[of, name] = [both.submit(one, of, name, seed) for seed in args.seeds]
+    print(f"| model | {' | '.join(SETS.values())} |\n{'|---' * (1 + len(SETS))}|")
+    for name, what in MODELS.items():
+        cells = [shown([each.result()["top1"] for each in done[of, name]]) for of in SETS]
+        print(f"| {what} | {' | '.join(cells)} |")
+    print(f"{time.perf_counter() - began:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()
