@@ -266,7 +266,7 @@ def command_cases(parser: argparse.ArgumentParser, given: dict[str, str]) -> Ite
     """Every option of every light command, set wrongly; `given` has what positionals take."""
     [commands] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     for name, command in commands.choices.items():
-        if name == "launch":  # its words are deepspeed's
+        if name in ("launch", "train"):  # their words are others'
             continue
         needed = [a for a in command._actions if not a.option_strings and a.nargs not in ("?", "*")]
         words = [given[a.dest] for a in needed if a.nargs != argparse.REMAINDER]

@@ -39,13 +39,17 @@ def test_options_of_a_training(folder, capfd) -> None:
 
 def test_options_of_the_light_commands(folder, capfd) -> None:
     (folder / "own.txt").touch()
-    names = ("recipe", "first", "second", "training")
-    given: dict[str, str] = {name: "digits_vit" for name in names}
-    given |= {"path": "run", "paths": "run", "images": "own.txt", "hostfile": "own.txt"}
-    given |= {"ranks": "1", "model": "run", "models": "timm:none", "teacher": "run", "out": "maps"}
-    cases = generated.command_cases(cli._parser(), given)
+    cases = generated.command_cases(cli._parser(), GIVEN)
     assert refused(cases, folder, capfd) > 300
 
+
+GIVEN = {
+    **dict.fromkeys(("recipe", "first", "second", "training", "base"), "digits_vit"),
+    **dict.fromkeys(("path", "paths", "model", "teacher"), "run"),
+    **dict.fromkeys(("images", "hostfile"), "own.txt"),
+    **{"ranks": "1", "models": "timm:none", "out": "maps", "data_root": "none", "folder": "."},
+}
+"""What commands are given for their arguments, and for the options that they need."""
 
 OWN = (
     "from dataclasses import replace\nfrom bigvit.recipe import *\n"
@@ -176,16 +180,7 @@ def test_as_a_user_starts_them(program: str, folder: Path) -> None:
     cases = [case for case in generated.option_cases(folder / "new") if "huge" in case.name][::8]
     words = [sys.executable, str(ROOT / program)]
     if program == "bigvit.cli":
-        given = {"path": "run", "paths": "run", "images": "own.txt", "recipe": "digits_vit"}
-        given |= {"hostfile": "own.txt", "training": "digits_vit", "first": "a", "second": "b"}
-        given |= {
-            "ranks": "1",
-            "model": "run",
-            "models": "timm:none",
-            "teacher": "run",
-            "out": "maps",
-        }
-        cases = [*generated.command_cases(cli._parser(), given)]
+        cases = [*generated.command_cases(cli._parser(), GIVEN)]
         cases = [case for case in cases if "huge" in case.name][::5]
         words = [sys.executable, "-m", program]
     before = listing(folder)
