@@ -24,8 +24,9 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 import pictures  # noqa: E402
 from mapped import write_maps  # noqa: E402
 
-WAYS: tuple[Way, ...] = (0, 1, 2, 3, "fsdp2 full")
-HALVES: tuple[Way, ...] = (1, 3)
+WAYS: tuple[Way, ...] = (3, "fsdp2 full")
+OTHERS: tuple[Way, ...] = (0, 1, 2)
+HALVES: tuple[Way, ...] = (3,)
 model = LVViT(
     kernels=(3, 3, 8),
     strides=(1, 1, 8),
@@ -83,13 +84,21 @@ def labelled(ranks: Ranks, folder: Path) -> None:
         train(ranks, path, recipe, **given, **how, stop_after=tiny.STOP)
 
 
+def labelled_others(ranks: Ranks, folder: Path) -> None:
+    """The other stages."""
+    source(folder, ranks)
+    given = {"data_root": folder / "photographs", "label_maps": folder / "maps"}
+    for way in OTHERS:
+        train(ranks, folder / f"labelled {way}", recipe, **given, **options(way))
+
+
 def labelled_halves(ranks: Ranks, folder: Path) -> None:
     """The stopped runs resumed, with the same maps in another folder, and a data process."""
     source(folder, ranks)
     given = {"data_root": folder / "photographs", "label_maps": folder / "maps"}
     for way in HALVES:
         path, how = folder / f"labelled halves {way}", options(way)
-        train(ranks, path, recipe, **given, **how, resume="auto", workers=way == 1)
+        train(ranks, path, recipe, **given, **how, resume="auto", workers=1)
 
 
-SCENARIOS = (labelled, labelled_halves)
+SCENARIOS = (labelled, labelled_others, labelled_halves)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import labelled
 import pytest
@@ -22,7 +23,19 @@ def reference(two_ranks):
 
 
 @pytest.mark.parametrize("way", labelled.WAYS)
-def test_every_engine_equals_single(way, two_ranks, reference):
+def test_an_engine_equals_single(way, two_ranks, reference):
+    assert_single(way, two_ranks, reference)
+
+
+@pytest.mark.slow
+def test_the_other_stages_equal_single(two_ranks, reference, warm):
+    done = warm(2, Path(__file__).with_name("ranks.py"), two_ranks, "labelled_others")
+    assert done.code == 0, done.output
+    for way in labelled.OTHERS:
+        assert_single(way, two_ranks, reference)
+
+
+def assert_single(way, two_ranks, reference):
     run = trained(two_ranks / f"labelled {way}", tiny.SHORT)
     # BatchNorm's statistics are of the ranks' last micro-batches, one after the other in `single`
     found = distance({name: run[name] for name in reference}, reference)
@@ -50,7 +63,7 @@ def test_resumed_with_the_same_maps(way, resumed):
 def test_which_maps_is_kept(two_ranks, tmp_path):
     """By their content: the same maps in other files are other files alone."""
     digest = LabelMaps(two_ranks / "maps").digest
-    run = two_ranks / "labelled 1"
+    run = two_ranks / "labelled 3"
     assert json.loads((run / "recipe.json").read_text())["label_maps"] == digest
     assert read_manifest(run / "checkpoints" / step_name(tiny.SHORT)).label_maps == digest
     again = write_maps(labelled.source(two_ranks), tmp_path / "again", 64)
