@@ -19,12 +19,12 @@ from typing import Any
 from benchmarks.distillation import shown, trained
 
 MODELS = {
-    "resmlp_average": "ResMLP, mean",
+    "resmlp_mean": "ResMLP, mean",
     "resmlp_class_mlp": "ResMLP, class-MLP",
-    "patchconvnet_average": "PatchConvNet, mean",
-    "patchconvnet_attention": "PatchConvNet, attention",
-    "patchconvnet_classes": "PatchConvNet, a query a class",
-    "resnet_average": "ResNet, mean",
+    "pcn_mean": "PatchConvNet, mean",
+    "pcn_attention": "PatchConvNet, attention",
+    "pcn_classes": "PatchConvNet, a query a class",
+    "resnet_mean": "ResNet, mean",
     "resnet_attention": "ResNet, attention",
 }
 SETS = {"photos": "photographs", "fashion": "Fashion-MNIST"}
@@ -43,7 +43,7 @@ def main() -> None:
     roots = {"photos": photographs, "fashion": args.fashion}
 
     def one(of: str, name: str, seed: int) -> dict[str, Any]:
-        recipe = f"pooling_{of}_{name}"
+        recipe = f"pooled_{of}_{name}"
         options = ["--evaluate-every", "100", "--seed", str(seed)]
         return trained(recipe, args.folder / f"{recipe}_{seed}", roots[of], *options, ranks=1)
 
