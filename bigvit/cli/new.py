@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import keyword
 import math
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -59,6 +61,12 @@ def _new(options: argparse.Namespace) -> None:
 
     seen = look(recipe.data, root, options.held_out)
     print(_said(seen))
+    smallest = math.lcm(*recipe.groups.values())
+    if seen.train < smallest:
+        raise ValueError(
+            f"--data-root {root}: {seen.train} images to train on are fewer than the smallest "
+            f"batch of {base}, {smallest}; give more, or another BASE"
+        )
     made, values = _fitted(recipe, recipe.data, seen, name, base)
     from bigvit.data.check import check_data
     from bigvit.recipe import Run
@@ -73,15 +81,17 @@ def _new(options: argparse.Namespace) -> None:
     print(f"\n{text}\n{out} is written. What next:\n")
     init = "" if recipe.starts_from is None else f" --init WEIGHTS_OF_{recipe.starts_from}"
     more = " --teacher WEIGHTS" * (recipe.teacher is not None) + " --label-maps M" * recipe.maps
-    print(f"  bigvit samples {out} --data-root {root}")
-    print(f"  bigvit plan {out}")
-    print(f"  bigvit train {out} --data-root {root}{init}{more}")
+    file, data = shlex.quote(str(out)), shlex.quote(str(root))
+    print(f"  bigvit samples {file} --data-root {data}")
+    print(f"  bigvit plan {file}")
+    print(f"  bigvit train {file} --data-root {data}{init}{more}")
 
 
 def _named(root: Path) -> str:
     """A name for Python and for run folders, after the data folder's."""
     words = re.sub(r"\W+", "_", root.name if root.name else root.absolute().name).strip("_").lower()
-    return words if words.isidentifier() else f"data_{words}".rstrip("_")
+    taken = keyword.iskeyword(words) or words in ("base", "replace")
+    return words if words.isidentifier() and not taken else f"data_{words}".rstrip("_")
 
 
 def _said(seen: "Look") -> str:

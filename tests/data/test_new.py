@@ -91,6 +91,7 @@ def test_a_recipe_that_fits(form: str, tmp_path: Path, capsys: Any) -> None:
     check_data(data, Run(data_root=root))
     for command in ("samples", "plan", "train"):
         assert f"bigvit {command} {tmp_path / 'mine.py'}" in said
+    assert f"bigvit train {tmp_path / 'mine.py'} --data-root '{root}'" in said
 
 
 def test_what_is_held_out_goes_by_the_names(tmp_path: Path) -> None:
@@ -139,3 +140,20 @@ def test_a_file_that_is_there_and_no_data_are_refused(tmp_path: Path, capsys: An
     assert new(tmp_path, "deit3_s16_in1k_224") == 2
     assert "mine.py: it is there already" in capsys.readouterr().err
     assert (tmp_path / "mine.py").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["class", "2020", "base", "replace", "Blümen \"1\" '2'", "..."])
+def test_any_name_of_a_folder_will_do(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    bare(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "deit3_s16_in1k_224", "--data-root", name]) == 0
+    (file,) = tmp_path.glob("*.py")
+    assert find_recipe(str(file))[0] == file.stem
+
+
+def test_too_few_images_are_refused_and_nothing_is_written(tmp_path: Path, capsys: Any) -> None:
+    write_folders(tmp_path / "My photos (2)", "train", jpegs(5))
+    assert new(tmp_path, "deit3_s16_in1k_224") == 2
+    said = capsys.readouterr().err
+    assert "4 images to train on are fewer than the smallest batch of deit3_s16_in1k_224, 8" in said
+    assert not (tmp_path / "mine.py").exists()
