@@ -145,6 +145,8 @@ def _label_maps(options: argparse.Namespace) -> int:
             raise ValueError(f"--ema: {given} has no average; leave it out")
         elif root is None:
             raise ValueError("--data-root is missing: whose training images are to have maps?")
+        if options.out.exists() and not options.out.is_dir():
+            raise ValueError(f"--out {options.out}: it is a file; name a folder")
     except (ValueError, OSError):
         if launched().rank > 0:  # rank 0 says the same
             time.sleep(2)

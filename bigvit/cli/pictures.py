@@ -79,11 +79,14 @@ def _samples(options: argparse.Namespace) -> None:
             f"--count: {count} is not allowed; a batch has 1 to {recipe.batch_size} images, "
             "--batch draws another one"
         )
+    arguments.refuse_unwritable(options.out)
     run = Run(data_root=options.data_root, label_maps=options.label_maps)
     check_data(recipe.data, run)
     check_maps(recipe, run.label_maps, name)
+    from bigvit.visualize import drawing
     from bigvit.visualize.samples import draw_samples
 
+    drawing.check(options.out)
     draw_samples(recipe, run, options.batch, count, options.out)
     print(options.out)
 

@@ -30,6 +30,7 @@ from bigvit.data.label_maps.form import (
     Names,
     check_of,
     file_name,
+    signed,
 )
 from bigvit.data.label_maps.maps import LabelMaps, digest_of
 from bigvit.data.sources import Source
@@ -106,6 +107,9 @@ class Writer:
         try:
             if not self.complete:
                 self._finish()
+            else:
+                with self.ranks.agree_on_error(BadMaps, OSError, raised=BadMaps):
+                    LabelMaps(self.folder).verify(self.ranks.rank, self.ranks.world)
             if self.ranks.rank == 0:
                 (self.folder / JOB).unlink(missing_ok=True)
                 for left in self.folder.glob(".*.aside"):  # of those that were killed
@@ -210,4 +214,4 @@ class Writer:
         write_bytes(self.folder / NAMES, self.names.text)
         write_bytes(self.folder / LOOKUP, lookup)
         files = {"files": digests, "lookup": digest_of(self.folder / LOOKUP)}
-        write_json(self.folder / MANIFEST, self.form.as_json() | files)
+        write_json(self.folder / MANIFEST, signed(self.form.as_json() | files))

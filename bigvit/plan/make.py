@@ -55,7 +55,7 @@ def make_plan(
     fitting = choices(recipe, run, machines, fixed)
     fed = images_per_core_second(recipe)
     return Plan(
-        command.name,
+        words[0],
         name,
         recipe,
         machines,

@@ -142,6 +142,12 @@ def test_what_is_complete_is_left_as_it_is(
     assert main(words(resnet[0], root, made, top=1)) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "another top: 2 there, 1 now" in said
+    file = made / "maps_00001.bin"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert main(words(resnet[0], root, made)) == 2
+    assert "maps_00001.bin is not as it was written" in capsys.readouterr().err
+    file.write_bytes(whole)
 
 
 @pytest.mark.parametrize(

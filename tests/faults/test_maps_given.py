@@ -19,6 +19,7 @@ from pictures import DATA, jpegs, write_folders  # noqa: E402
 
 from bigvit.checkpoint.trained import trained  # noqa: E402
 from bigvit.cli import main as bigvit  # noqa: E402
+from bigvit.data.label_maps.form import signed  # noqa: E402
 from bigvit.data.label_maps.maps import LabelMaps  # noqa: E402
 from bigvit.data.sources import open_source  # noqa: E402
 from bigvit.train import main  # noqa: E402
@@ -97,8 +98,15 @@ def another(root: Path) -> list[str]:
     folder = root / "maps of photographs"
     said = json.loads((folder / "manifest.json").read_text())
     said["files"][1] = "0" * 32
-    (folder / "manifest.json").write_text(json.dumps(said))
+    (folder / "manifest.json").write_text(json.dumps(signed(said)))
     return resumed(root, "photographs")
+
+
+def reshaped(root: Path) -> list[str]:
+    """As many cells, of another shape."""
+    path = root / "maps of photographs" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cells": [5, 3]}))
+    return fresh(root)
 
 
 CASES: dict[str, tuple[Make, str]] = {
@@ -111,6 +119,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "no folder": (lambda r: fresh(r, "nothing"), "there is no manifest.json, so they are not comp"),
     "not complete": (incomplete, "there is no manifest.json, so they are not complete; run"),
     "cut off": (cut_off, "maps_00001.bin has 100 bytes and not"),
+    "of another shape": (reshaped, "manifest.json is not as it was written; get it again"),
     "of other images": (lambda r: fresh(r, "others"), "60 of 60 images have no map (train/china/"),
     "of other classes": (
         lambda r: fresh(r, "renamed"),

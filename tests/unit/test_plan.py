@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,3 +257,10 @@ def test_a_teacher_costs_its_weights_and_a_forward_pass():
     assert whole.clock.update - without.clock.update == pytest.approx(seconds)
     assert 1 < seconds / (forward / machines.device.peaks["bf16"]) < 4
     assert without.clock.teacher == 0
+
+
+def test_a_file_of_ones_own_is_started_by_its_path(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("from bigvit.recipes.digits import digits_vit as own\n")
+    assert main(["plan", str(path), "--gpus", "1", "--gpu", "h100-80gb"]) == 0
+    assert f"scripts/train.py {path}" in capsys.readouterr().out

@@ -12,7 +12,8 @@ or of another image is told when it is read.
 Shapes: N images, h x w cells, the k best classes of each.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -99,6 +100,13 @@ def form_of(said: Any) -> Form:
     if min(made.images, *made.cells, made.top, len(made.classes), made.shard) < 1:
         raise BadMaps(f"{MANIFEST} holds a number that cannot be")
     return made
+
+
+def signed(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with a digest of all else that it says."""
+    rest = {key: value for key, value in said.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True)
+    return {**rest, "digest": xxhash.xxh3_128_hexdigest(text.encode())}
 
 
 def file_name(number: int) -> str:

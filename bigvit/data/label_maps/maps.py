@@ -18,6 +18,7 @@ from bigvit.data.label_maps.form import (
     file_name,
     form_of,
     hashes_of,
+    signed,
 )
 from bigvit.data.sources import Source
 from bigvit.recipe.words import read_json
@@ -45,6 +46,8 @@ class LabelMaps:
             self.form: Form = form_of(said)
             self.digests: list[str] = [str(digest) for digest in said["files"]]
             self.lookup_digest = str(said["lookup"])
+            if said.get("digest") != signed(said)["digest"]:
+                raise BadMaps(f"{MANIFEST} is not as it was written")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadMaps(f"label maps {folder}: {error}; {AGAIN}") from None
         form, count = self.form, self.form.images
