@@ -10,12 +10,13 @@ top-1 on the 10,000 test images.
 
 import argparse
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+
+from bigvit.ranks.launched import free_port
 
 TEACHER = "fashion_resnet"
 STUDENTS = {  # what the table calls them
@@ -25,12 +26,6 @@ STUDENTS = {  # what the table calls them
     "fashion_deit_token": "token",
 }
 HEADS = ("class_head", "distillation_head")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return found.getsockname()[1]
 
 
 def trained(recipe: str, folder: Path, root: Path, *options: str, ranks: int = 2) -> dict[str, Any]:

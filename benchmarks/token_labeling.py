@@ -19,7 +19,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.distillation import free_port, shown, trained
+from benchmarks.distillation import shown, trained
+from bigvit.ranks.launched import free_port
 
 TEACHER = "photos_resnet_64"
 STUDENTS = {  # what the table calls them

@@ -105,11 +105,10 @@ def _compare(options: argparse.Namespace) -> None:
         raise ValueError("--ema: timm's models have no average; leave it out")
     first = arguments.data_root_of(options, runs[0]) if runs else options.data_root
     arguments.refuse_unwritable(options.out)
-    from bigvit.visualize import drawing
+    from bigvit.visualize import drawing, most_apart
+    from bigvit.visualize.compare import compare
 
     drawing.check(options.out)
-    from bigvit.visualize import most_apart
-    from bigvit.visualize.compare import compare
 
     more = (options.batch_size, options.workers, options.ema)
     answers, test, data = compare(given, data, first, *more)

@@ -123,12 +123,10 @@ def _fitted(
     source = f"{base} on {name}"
     say("", "source", source, "where the values come from")
     say("model", "num_classes", seen.classes, "counted")
-    test = None if seen.held_out else seen.test
-    test = seen.test if seen.held_out else test
     changed: dict[str, object] = {
         "dataset": name,
         "train_images": seen.train,
-        "test_images": test,
+        "test_images": seen.test,
         "classes": seen.classes,
     }
     why = {"dataset": "its name", "train_images": "counted", "test_images": "counted"}

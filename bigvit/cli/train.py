@@ -3,7 +3,6 @@ scripts`: what starts one on several machines."""
 
 import argparse
 import shutil
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,14 +31,12 @@ def _train(options: argparse.Namespace) -> int:
 
     command = parse(words, "bigvit train")  # what is wrong is said once, and at once
     from bigvit.hosts.launch import devices, launch
+    from bigvit.ranks.launched import free_port
 
     if ranks is None:
         ranks = 1 if command.run.engine == "single" else devices()
 
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        port = door.getsockname()[1]
-    launcher = ["--num_accelerators", str(ranks), "--master_port", str(port)]
+    launcher = ["--num_accelerators", str(ranks), "--master_port", str(free_port())]
     return launch([*launcher, str(_folder() / "train.py"), *words])
 
 

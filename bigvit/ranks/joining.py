@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bigvit.ranks.launched import launched
+from bigvit.ranks.launched import free_port, launched
 
 MARGIN = 30.0  # seconds by which a collective outlasts the time after which a rank is called silent
 GATHERED = 2000  # bytes of a rank's text
@@ -169,7 +169,12 @@ def meet(timeout: float) -> Ranks:
     """
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     if "RANK" not in os.environ:
-        single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": _free_port()}
+        single = {
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+            "MASTER_PORT": str(free_port()),
+        }
         os.environ.update(single)
     device = _device()
     rank, _, world, _ = launched()
@@ -336,9 +341,3 @@ def _device() -> torch.device:
     device = torch.device(kind.type, launched().local)
     torch.accelerator.set_device_index(device)
     return device
-
-
-def _free_port() -> str:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return str(server.getsockname()[1])

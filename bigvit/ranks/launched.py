@@ -1,6 +1,7 @@
 """What the launcher says of this process, by variables. No torch here."""
 
 import os
+import socket
 from typing import NamedTuple
 
 
@@ -74,3 +75,10 @@ def _number(name: str, default: int, low: int, high: int = 2**31 - 1) -> int:
             "it, or start by `deepspeed`, torchrun or accelerate"
         )
     return int(text)
+
+
+def free_port() -> int:
+    """A port of this host that nobody listens at."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return door.getsockname()[1]

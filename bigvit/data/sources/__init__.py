@@ -8,7 +8,7 @@ import numpy as np
 
 from bigvit.data.sources import arrays, folders, hugging_face, inaturalist, shards
 from bigvit.data.sources.digits import DigitsSource
-from bigvit.data.sources.part import parted
+from bigvit.data.sources.part import PartSource, parted
 from bigvit.data.sources.source import NAMES, Source, Split
 from bigvit.recipe import Data, Digits, Images
 
@@ -40,7 +40,7 @@ def open_source(data: Data, split: Split, root: Path | None = None) -> Source:
             if root is None:
                 raise ValueError(f"--data-root is missing: where is {data.dataset}? {FORMS}")
             if data.held_out:
-                return parted(_open_whole(root), split, data.held_out)
+                return _parts(root, data.held_out)[split]
             try:
                 return _open(root, split)
             except ValueError as error:
@@ -104,14 +104,17 @@ def renumbered(source: Source, classes: list[str]) -> Source:
     return by_others
 
 
-def _open_whole(root: Path) -> Source:
-    """The training images, or all there are where no folder says which those are."""
+@lru_cache(maxsize=1)  # as `_open`'s
+def _parts(root: Path, held_out: float) -> dict[Split, PartSource]:
+    """Both parts of the training images, or of all there are where no folder says which those
+    are."""
     try:
-        return _open(root, "train")
+        whole = _open(root, "train")
     except ValueError:
         if not root.is_dir() or not folders.find_classes(root):
             raise
-        return _open(root, "test")
+        whole = _open(root, "test")
+    return parted(whole, held_out)
 
 
 @lru_cache(maxsize=2)  # listed once: for the check before torch is imported, and for training

@@ -45,9 +45,9 @@ class PartSource:
         return self.whole.read(int(self.ids[index]))
 
 
-def parted(whole: Source, split: Split, held_out: float) -> PartSource:
-    """The images of a split, where a share of all is held out: those whose names' hashes are the
-    lowest, whatever their order; at least one is left on either side.
+def parted(whole: Source, held_out: float) -> dict[Split, PartSource]:
+    """The images by split, where a share of all is held out for testing: those whose names' hashes
+    are the lowest, whatever their order; at least one is left on either side.
 
     Raises:
         ValueError: there are fewer than two.
@@ -58,5 +58,5 @@ def parted(whole: Source, split: Split, held_out: float) -> PartSource:
     hashes = np.fromiter((xxhash.xxh3_64_intdigest(n) for n in names), np.uint64, len(names))
     count = min(max(round(held_out * len(whole)), 1), len(whole) - 1)
     order = np.argsort(hashes, kind="stable")
-    ids = order[:count] if split == "test" else order[count:]
-    return PartSource(whole, np.sort(ids).astype(np.int64))
+    each: dict[Split, NDArray[Any]] = {"train": order[count:], "test": order[:count]}
+    return {name: PartSource(whole, np.sort(ids).astype(np.int64)) for name, ids in each.items()}
