@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     counts = ", ".join(f"{len(found)} {outcome}" for outcome, found in of_hosts.items() if found)
     if counts:
         terminalreporter.write_line(f"multihost: {counts}")
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Begin each test with the same random numbers, whichever ran before it."""
+    random.seed(0)
+    for name, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
+        if name in sys.modules:  # what imports neither draws of neither
+            attrgetter(seed)(sys.modules[name])(0)
 
 
 def free_port() -> int:
