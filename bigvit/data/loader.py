@@ -1,7 +1,6 @@
 """From image numbers to micro-batches, in any number of worker processes."""
 
 import atexit
-import ctypes
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,10 +28,9 @@ from bigvit.data.ring import Filled, Ring
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
 from bigvit.data.workers import PREFETCH, shape_of, slots
-from bigvit.ranks.stopping import SIGNALS
+from bigvit.ranks.stopping import SIGNALS, die_with_parent
 from bigvit.recipe import Data, Images, Layout, RandAugment, Recipe
 
-PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 Draw = Callable[[int, tuple[int, int]], Draws]
 """(number of the global batch, span of positions) -> everything random in the forward pass."""
 
@@ -321,4 +319,4 @@ def _live_and_die_with_the_rank(_: int) -> None:
     by SIGKILL, which the kernel tells it."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()

@@ -1,9 +1,10 @@
 """`deepspeed` with signals that reach its ranks: its launchers pass on none, or only to some.
 
-The launchers run in a session of their own, and ignore SIGUSR1. Whatever signal comes here is sent
-to every rank as that one, again and again until they have left: a rank that is only starting may
-miss it. With a hostfile no rank may be here, and the stop file of the run folder asks them. What is
-left running when the launcher has ended is asked to stop, and then killed.
+The launchers run in a session of their own, ignore SIGUSR1, and end with this process. Whatever
+signal comes here is sent to every rank as that one, again and again until they have left: a rank
+that is only starting may miss it. With a hostfile no rank may be here, and the stop file of the run
+folder asks them. What is left running when the launcher has ended is asked to stop, and then
+killed.
 
 Nothing is imported from the current folder, where `deepspeed` looks first: by `python -m`, and on
 other hosts by PYTHONPATH. `--module` alone needs it; and `python -m` of Python 3.10 still looks.
@@ -26,7 +27,7 @@ from types import FrameType
 import psutil
 
 from bigvit.hosts.hostfile import check_host, import_path, in_files, read_hostfile
-from bigvit.ranks.stopping import SIGNALS
+from bigvit.ranks.stopping import SIGNALS, die_with_parent
 
 AGAIN = 1.0  # seconds between signals to the ranks
 ALIVE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"  # a dead host ends its ssh
@@ -64,7 +65,7 @@ def launch(arguments: Sequence[str]) -> int:
             [*_launcher(), *arguments],
             env=variables,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+            preexec_fn=_as_launcher,
         )
         while process.poll() is None:
             if stopping:
@@ -78,6 +79,13 @@ def launch(arguments: Sequence[str]) -> int:
         if file is not None and file.read_text() == OURS:  # no rank took it: not for the next start
             file.unlink()
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _as_launcher() -> None:
+    """In `deepspeed`'s process, before it is one. It ends with this one, however that ends: ranks
+    that only start later find out by it."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    die_with_parent()
 
 
 def devices() -> int:

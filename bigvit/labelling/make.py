@@ -26,11 +26,16 @@ from bigvit.labelling.published import PUBLISHED, convert
 from bigvit.labelling.write import Writer, shard_of
 from bigvit.ranks.joining import NotMet, Ranks, alone, connect, end, meet
 from bigvit.ranks.launched import launched
+from bigvit.ranks.stopping import StopRequest
 from bigvit.ranks.watching import Watch
 from bigvit.recipe import Images, ImageSize, sides
 
 TIMEOUT = 600.0  # seconds after which a rank that does not answer ends all
-DONE, CRASHED, BAD_INPUT = 0, 1, 2
+DONE, CRASHED, BAD_INPUT, AGAIN = 0, 1, 2, 85
+
+
+class Stopped(Exception):
+    """Asked to stop, by a signal or the end of what launched this rank."""
 
 
 def run(
@@ -46,19 +51,21 @@ def run(
     """Make maps with the ranks that were launched, and say so; the exit code. With others, it is
     the process that ends."""
     world, rank = launched().world, launched().rank
-    watch, code, reason = None, DONE, ""
+    watch, code, reason, stop = None, DONE, "", StopRequest() if world > 1 else None
     try:
         ranks = meet(TIMEOUT) if world > 1 else alone()
         if world > 1:
             watch = Watch(ranks, TIMEOUT)
             ranks = connect(ranks, TIMEOUT)
-        maps = make(given, out, ranks, data_root, image_size, top, batch_size, workers, ema)
+        maps = make(given, out, ranks, data_root, image_size, top, batch_size, workers, ema, stop)
         if rank == 0:
             form = maps.form
             cells, size = "{} x {}".format(*form.cells), form.nbytes / 1e9
             print(f"{out}: {len(maps):,} maps of {cells} cells, top {form.top}, {size:.2f} GB")
     except NotMet as error:
         code, reason = error.code, str(error)
+    except Stopped as error:
+        code, reason = AGAIN, f"{error}; files that are done stay, and the same command goes on"
     except (ValueError, OSError, Unread) as error:
         code, reason = BAD_INPUT, str(error)
     except BaseException as error:
@@ -89,11 +96,13 @@ def make(
     batch_size: int,
     workers: int | None,
     ema: bool,
+    stop: StopRequest | None = None,
     say: Callable[[str], None] = print,
 ) -> LabelMaps:
     """Make what is missing of the maps of all training images. Collective.
 
     Raises:
+        Stopped: `stop` was asked.
         ValueError: on every rank; teacher, data and maps do not belong together.
         BadMaps: an image cannot be read, or has scores that cannot be kept.
     """
@@ -111,7 +120,7 @@ def make(
     writer = Writer(out, form, source, ranks)
     processes = workers_for(workers) if isinstance(teacher.data, Images) else 0
     try:
-        _make(teacher, source, writer, ranks, batch_size, processes, say)
+        _make(teacher, source, writer, ranks, batch_size, processes, stop, say)
         return writer.finish()
     finally:
         writer.release()
@@ -148,6 +157,7 @@ def _make(
     ranks: Ranks,
     batch_size: int,
     workers: int,
+    stop: StopRequest | None,
     say: Callable[[str], None],
 ) -> None:
     """This rank's files."""
@@ -165,6 +175,8 @@ def _make(
     for number in writer.todo:
         rows, parts = form.rows(number), list[tuple[np.ndarray, np.ndarray]]()
         for _ in range(-(-len(rows) // batch_size)):
+            if stop is not None and stop.asked():
+                raise Stopped(stop.reason)
             batch = next(images)
             if len(batch.bad):
                 names = ", ".join(source.name(id) for id in batch.bad.tolist())

@@ -2,6 +2,7 @@
 here, so that a rank listens before anything heavy is imported."""
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ LAUNCHERS = ("deepspeed", "bigvit", "torchrun", "torch.distributed.run", "accele
 """What the command line of one holds."""
 LOCAL = "deepspeed.launcher.launch"  # what that of `deepspeed`'s own launcher on a host holds
 RANKS = ("CROSS_RANK", "TORCHELASTIC_RUN_ID")  # variables that it, and torchrun, give to ranks
+PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 SSH = "@notty"  # what that of sshd's session holds which pdsh opened
 
 
@@ -72,6 +74,11 @@ class StopRequest:
         if number == signal.SIGINT and self.requested and now - self.requested > ONE:
             os._exit(130)
         self._take(signal.Signals(number).name)
+
+
+def die_with_parent() -> None:
+    """From now on the kernel ends this process by SIGKILL when what started it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _command(process: psutil.Process) -> str:

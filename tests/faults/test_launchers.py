@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from small import ROOT, TINY, wait_for
 
@@ -100,6 +101,26 @@ def test_bigvit_train_is_deepspeed_on_this_machine(tmp_path):
     run = tmp_path / "runs" / "digits_vit"
     assert status(run) == ("requeue", 85, "--stop-after")
     assert json.loads((run / "recipe.json").read_text())["world"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1, 4, 7, 10])
+def test_nobody_is_left_of_bigvit_train_that_was_killed_while_it_started(seconds, tmp_path):
+    command = [Path(sys.executable).with_name("bigvit"), "train", "digits_vit", "--ranks", "2"]
+    process = subprocess.Popen([*command, *SMALL, "--schedule.epochs", "5000"], cwd=tmp_path)
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+
+    def left() -> list[psutil.Process]:
+        ours = psutil.process_iter(["cwd", "status"])
+        of_run = [each for each in ours if each.info["cwd"] == str(tmp_path)]
+        return [each for each in of_run if each.info["status"] != psutil.STATUS_ZOMBIE]
+
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert left() == []
 
 
 @pytest.mark.parametrize(
