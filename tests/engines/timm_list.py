@@ -103,8 +103,8 @@ ARCHITECTURES: dict[str, tuple[str, int]] = {
     "xcit": ("xcit_nano_12_p16_224 depth=2 embed_dim=32 num_heads=2", 32),
 }
 
-QUICK = ("pit", "tnt", "convit", "swin_transformer", "resnet", "xcit")
-"""Those of the ordinary tests: table 6.13's, one with BatchNorm, one of three branches a block."""
+QUICK = ("tnt", "swin_transformer", "resnet")
+"""Those of the ordinary tests: two of table 6.13's, and one with BatchNorm."""
 
 REFUSED = {"coat": "are used under several names"}
 """Those that cannot be trained exactly, and what is said of them."""

@@ -12,7 +12,7 @@ from generated import Case
 from bigvit import cli, train
 
 MOST = 1.0  # seconds of this process, for a refusal
-EVERY = 1 if "BIGVIT_ALL_INPUT" in os.environ else 3  # of the cases, some 2,000 in all, one is run
+EVERY = 1 if "BIGVIT_ALL_INPUT" in os.environ else 7  # of the cases, some 2,000 in all, one is run
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:

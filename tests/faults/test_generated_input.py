@@ -1,7 +1,7 @@
 """More than a thousand bad inputs, made from the fields there are (`generated.py`), each refused by
 one message that names the field, with exit code 2, within a second, and with nothing written.
 
-They run in this process, a few dozen also as a user starts them. Every third is run; all of them
+They run in this process, a few dozen also as a user starts them. Every seventh is run; all of them
 with BIGVIT_ALL_INPUT set.
 """
 

@@ -124,6 +124,7 @@ def test_what_all_ranks_are_given_wrongly_is_said_by_one(tmp_path):
     assert end.output[0].count("error") == 1 and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow  # tests/device shows more of it
 def test_all_that_starts_works_with_the_accelerator_of_a_gpu(tmp_path):
     """As far as it goes: where there is no GPU, the first call of its driver ends it."""
     ranks = ByHand(

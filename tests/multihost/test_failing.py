@@ -102,6 +102,7 @@ def test_a_rank_that_the_others_wait_for_is_named_with_what_it_does(hosts, start
     )
 
 
+@pytest.mark.slow
 def test_ranks_whose_launcher_on_another_host_is_gone_save_and_leave(hosts, tmp_path):
     process, run, output = started(hosts, tmp_path)
     os.killpg(process.pid, signal.SIGKILL)  # deepspeed, pdsh and its ssh, which sshd outlives

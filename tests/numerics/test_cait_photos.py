@@ -103,7 +103,7 @@ def test_it_learns(checkpoint: Path):
 
 
 @pytest.mark.parametrize(
-    "size", [96, (64, 96), pytest.param((96, 64), marks=pytest.mark.slow)], ids=str
+    "size", [(64, 96), *(pytest.param(s, marks=pytest.mark.slow) for s in (96, (96, 64)))], ids=str
 )
 def test_fine_tuned_from_its_own_export_at_a_higher_resolution(
     checkpoint: Path, photos: Path, size: ImageSize

@@ -149,7 +149,8 @@ def test_a_recomputed_block_keeps_its_branches_inputs_alone(config: Model):
 @pytest.mark.parametrize(
     ("name", "share"),
     [
-        ("vit", 0.5),
+        ("vit", 1.0),
+        pytest.param("vit", 0.5, marks=pytest.mark.slow),
         pytest.param("cait", 0.5, marks=pytest.mark.slow),
         pytest.param("vit", 0.0, marks=pytest.mark.slow),
         pytest.param("cait", 0.0, marks=pytest.mark.slow),
@@ -162,7 +163,7 @@ def test_a_recomputed_block_keeps_its_branches_inputs_alone(config: Model):
 )
 def test_compiled_blocks_equal_eager_ones(name: str, share: float):
     torch.compiler.reset()
-    model = built(replace(MODELS[name], depth=2))
+    model = built(replace(MODELS[name], depth=1 if share == 1.0 else 2))
     names = list(model.state_dict())
     eager = [gradients(model, number) for number in (5, 6)]
     undropped = model.eval()(torch.ones(2, 3, 12, 12)).logits

@@ -58,7 +58,9 @@ def ran(trap: Path) -> list[str]:
     return sorted(path.name for path in trap.rglob("*.ran"))
 
 
-@pytest.mark.parametrize("options", [[], ["--hostfile", "hosts"]])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], marks=pytest.mark.slow), ["--hostfile", "hosts"]]
+)
 def test_the_doctor_imports_nothing_from_here(trap, capsys, options):
     """On this machine, and by ssh."""
     (trap / ".deepspeed_env").write_text(f"PYTHONPATH=:{os.environ['PYTHONPATH'][1:]}\n")
