@@ -135,7 +135,7 @@ def planned(ranks: Ranks, folder: Path) -> None:
     from bigvit.plan.states import states
 
     found = {}
-    for way in (1, 3, "fsdp2 full"):
+    for way in (3, "fsdp2 full"):  # `benchmarks/plan.py` has all
         run, layout = Run(**options(way)), tiny.cut(tiny.lamb, ranks.world)
         source, task = DigitsSource("train"), outline(tiny.lamb)
         batches = train_batches(source, tiny.lamb, layout, ranks.rank, 0, 0, task.draws)

@@ -18,7 +18,8 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe, Run, SoftDistillation, StochasticDepth, Teacher
 from bigvit.task import teacher_model
 
-WAYS: tuple[Way, ...] = (0, 1, 2, 3, "fsdp2 full")
+WAYS: tuple[Way, ...] = (1, 3, "fsdp2 full")
+OTHERS: tuple[Way, ...] = (0, 2)
 HALVES: tuple[Way, ...] = (1, 3)
 HELD: tuple[Way, ...] = (1, 3)  # whose students' bytes are counted
 CUT: Way = "fsdp2 full"  # whose teacher is cut, too
@@ -37,6 +38,13 @@ def weights(of: Recipe) -> dict[str, torch.Tensor]:
     assert of.teacher is not None
     generator, found = torch.Generator().manual_seed(5), teacher_model(of.teacher).state_dict()
     return {n: 0.2 * torch.randn(w.shape, generator=generator) for n, w in found.items()}
+
+
+def taught_others(ranks: Ranks, folder: Path) -> None:
+    """The other stages."""
+    teacher = write(ranks, folder / "teacher_of_others.safetensors")
+    for way in OTHERS:
+        train(ranks, folder / f"taught {way}", recipe, teacher=teacher, **options(way))
 
 
 def write(ranks: Ranks, path: Path, of: Recipe = recipe) -> str:
@@ -94,4 +102,4 @@ def asked(ranks: Ranks, folder: Path, path: str) -> None:
     (folder / f"asked_{ranks.rank}.json").write_text(json.dumps(found))
 
 
-SCENARIOS = (taught, taught_halves)
+SCENARIOS = (taught, taught_halves, taught_others)

@@ -45,7 +45,7 @@ def test_the_recipe_of_these_tests_clips_and_drops():
 def test_engines_hold_what_is_planned(two_ranks):
     found = json.loads((two_ranks / "planned.json").read_text())
     state = 16 * sum(w.size for w in weights_of(tiny.lamb).all)
-    assert len(found) == 3
+    assert len(found) == 2
     for way, (held, said) in found.items():
         # a few numbers besides, where buckets are thousands of times as large as the model
         assert held == pytest.approx(said, abs=0.01 * state), way

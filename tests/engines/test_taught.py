@@ -38,7 +38,19 @@ def reference():
 
 
 @pytest.mark.parametrize("way", taught.WAYS)
-def test_every_engine_equals_single(way, two_ranks, reference):
+def test_an_engine_equals_single(way, two_ranks, reference):
+    assert_single(way, two_ranks, reference)
+
+
+@pytest.mark.slow
+def test_the_other_stages_equal_single(two_ranks, reference, warm):
+    done = warm(2, Path(__file__).with_name("ranks.py"), two_ranks, "taught_others")
+    assert done.code == 0, done.output
+    for way in taught.OTHERS:
+        assert_single(way, two_ranks, reference)
+
+
+def assert_single(way, two_ranks, reference):
     found = distance(trained(two_ranks / f"taught {way}", tiny.SHORT), reference)
     print(f"{way}: {found:.2e}, {found / YARDSTICK:.2f} yardsticks")
     assert found <= ALLOWED * YARDSTICK
@@ -106,7 +118,7 @@ def test_its_share_of_the_time_is_logged(two_ranks):
 
 
 def test_what_is_trained_is_evaluated_and_exported_without_its_teacher(two_ranks, tmp_path: Path):
-    run = two_ranks / "taught 2"
+    run = two_ranks / "taught 1"
     assert evaluate_checkpoint(run / "checkpoints" / LAST, 60)["images"] == 300
     export(run / "checkpoints" / LAST, tmp_path / "export")
     with safe_open(tmp_path / "export" / "model.safetensors", framework="pt") as opened:
