@@ -1,7 +1,7 @@
 """How the patches are pooled: by their mean, by class-MLP, by attention with one query, and with a
 query a class (thesis tables 4.3, 5.7 made small).
 
-    python -m benchmarks.pooling FASHION_MNIST FOLDER [--seeds 0 1 2]
+    python -m benchmarks.pooling FASHION_MNIST FOLDER [--seeds 0 1 2] [--sets photos fashion]
 
 Cuts the photographs into FOLDER/photographs, and trains `recipes/pooling.py` by `deepspeed`, two
 models at a time on one rank each, from every seed. What is done there already is not done again.
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("fashion", type=Path, help="Fashion-MNIST's IDX files")
     parser.add_argument("folder", type=Path, help="for the images and the runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--sets", choices=SETS, nargs="+", default=[*SETS])
     args = parser.parse_args()
     began = time.perf_counter()
     photographs = args.folder / "photographs"
@@ -49,12 +50,13 @@ def main() -> None:
 
     done = dict[tuple[str, str], list[Future[dict[str, Any]]]]()
     with ThreadPoolExecutor(2) as both:
-        for of in SETS:
+        for of in args.sets:
             for name in MODELS:
                 done[of, name] = [both.submit(one, of, name, seed) for seed in args.seeds]
-    print(f"| model | {' | '.join(SETS.values())} |\n{'|---' * (1 + len(SETS))}|")
+    print(f"| model | {' | '.join(SETS[of] for of in args.sets)} |")
+    print(f"{'|---' * (1 + len(args.sets))}|")
     for name, what in MODELS.items():
-        cells = [shown([each.result()["top1"] for each in done[of, name]]) for of in SETS]
+        cells = [shown([each.result()["top1"] for each in done[of, name]]) for of in args.sets]
         print(f"| {what} | {' | '.join(cells)} |")
     print(f"{time.perf_counter() - began:.0f} s in all")
 
