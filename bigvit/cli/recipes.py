@@ -1,16 +1,29 @@
 """Commands about recipes."""
 
 import argparse
+import difflib
+import fnmatch
 import json
 from dataclasses import is_dataclass
 
 from bigvit.cli.arguments import A_RECIPE, Add
 from bigvit.cli.table import print_table
+from bigvit.recipe.bounds import Side
+
+KEYS = ("name", "kind", "model", "parameters", "image_size", "data", "source")
+"""What `bigvit list --json` says of a recipe."""
 
 
 def add(add: Add) -> None:
     """Add the commands."""
-    add("list", _list, "name every recipe, with its model's size, resolution and source")
+    text = "name recipes, with their models' sizes, resolutions and sources"
+    command = add("list", _list, text)
+    text = "only those whose names hold this, or match it (deit3_*_384)"
+    command.add_argument("pattern", nargs="?", help=text)
+    command.add_argument("--model", help="only those of a kind of model: ViT, CaiT, Swin, ...")
+    command.add_argument("--data", help="only those whose data set's name holds this: 21k, CIFAR")
+    command.add_argument("--image-size", number=Side, help="only those at this resolution")
+    command.add_argument("--json", action="store_true", help="as a list of JSON objects")
     command = add("show", _show, "print every value of a recipe")
     command.add_argument("recipe", help=A_RECIPE)
     command.add_argument("--json", action="store_true", help="as JSON, as recipe.json holds it")
@@ -20,16 +33,53 @@ def add(add: Add) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
+    from bigvit.recipe import Images, sides
     from bigvit.recipe.find import all_recipes
 
     rows: list[tuple[str, ...]] = []
+    found: list[dict[str, object]] = []
     for name, recipe in all_recipes().items():
         model, size = recipe.model, recipe.data.image_size
-        kind = f"{type(model).__name__} {model.summary}"
-        parameters = f"{model.parameters(size) / 1e6:.2f} M"
+        kind = type(model).__name__
+        data = recipe.data.dataset if isinstance(recipe.data, Images) else "digits"
+        wanted = (
+            _holds(name, options.pattern),
+            options.model is None or kind.lower() == options.model.lower(),
+            options.data is None or options.data.lower() in data.lower(),
+            options.image_size in (None, *(sides(size) if isinstance(size, tuple) else (size,))),
+        )
+        if not all(wanted):
+            continue
+        parameters = model.parameters(size)
         pixels = f"{size[0]}x{size[1]}" if isinstance(size, tuple) else str(size)
-        rows.append((name, kind, parameters, pixels, recipe.source))
-    print_table(("name", "model", "parameters", "pixels", "source"), rows)
+        cells = f"{kind} {model.summary}", f"{parameters / 1e6:.2f} M", pixels, recipe.source
+        rows.append((name, *cells))
+        values = (name, kind, model.summary, parameters, list(sides(size)), data, recipe.source)
+        found.append(dict(zip(KEYS, values, strict=True)))
+    if options.json:
+        print(json.dumps(found, indent=2))
+    elif rows:
+        print_table(("name", "model", "parameters", "pixels", "source"), rows)
+    else:
+        raise ValueError(_none_of(options))
+
+
+def _holds(name: str, pattern: str | None) -> bool:
+    """Whether a name holds a pattern, or matches one with * or ?."""
+    return pattern is None or pattern in name or fnmatch.fnmatchcase(name, pattern)
+
+
+def _none_of(options: argparse.Namespace) -> str:
+    """What to say where nothing is left."""
+    from bigvit.recipe.find import all_recipes
+
+    recipes = all_recipes()
+    kinds = sorted({type(recipe.model).__name__ for recipe in recipes.values()})
+    if options.model is not None and options.model.lower() not in map(str.lower, kinds):
+        return f"--model {options.model}: there is none; the kinds are {', '.join(kinds)}"
+    near = difflib.get_close_matches(options.pattern or "", recipes, n=3, cutoff=0.5)
+    hint = f"; the nearest names are {', '.join(near)}" if near else ""
+    return f"no recipe is like that{hint}; `bigvit list` alone names all"
 
 
 def _show(options: argparse.Namespace) -> None:

@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bigvit import __version__
+from bigvit.cli import main
 from bigvit.recipe.check import leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import recipe_from_json, to_json
@@ -75,6 +77,50 @@ def test_list_shows_name_parameters_resolution_and_source() -> None:
         assert row[start["pixels"] : start["source"]].strip() == pixels
         assert row[start["source"] :] == recipe.source
     assert "0.17 M" in rows["digits_vit"] and " 64x96 " in rows["photos_cait_64_ft64x96"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["deit3_h14"], lambda name, recipe: "deit3_h14" in name),
+        (["*_ft384"], lambda name, recipe: name.endswith("_ft384")),
+        (["--model", "lvvit"], lambda name, recipe: type(recipe.model).__name__ == "LVViT"),
+        (["--data", "cifar-100"], lambda name, recipe: "cifar100" in name),
+        (
+            ["cait", "--image-size", "384", "--model", "CaiT"],
+            lambda name, recipe: "cait" in name and recipe.data.image_size == 384,
+        ),
+    ],
+)
+def test_list_narrows_down(words: list[str], wanted: Any, capsys: Any) -> None:
+    expected = [name for name, recipe in all_recipes().items() if wanted(name, recipe)]
+    assert main(["list", *words]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == expected and expected
+    assert main(["list", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found] == expected
+    for each in found:
+        recipe = all_recipes()[each["name"]]
+        assert each["parameters"] == recipe.model.parameters(recipe.data.image_size)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["deit3_h14_in1k_125"],
+            "no recipe is like that; the nearest names are deit3_h14_in1k_1",
+        ),
+        (["--model", "VitT"], "--model VitT: there is none; the kinds are CaiT, CvT, DeiT"),
+        (["--image-size", "225"], "no recipe is like that; `bigvit list` alone names all"),
+    ],
+)
+def test_list_says_what_there_is_where_nothing_is_left(
+    words: list[str], said: str, capsys: Any
+) -> None:
+    assert main(["list", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["digits_vit", "drloc_swin_t_cifar100", "photos_cait_64_ft64x96"])
