@@ -103,6 +103,9 @@ def _said(seen: "Look") -> str:
         f"of {seen.sampled:,} images: shorter side {seen.side} pixels (median), "
         f"mean {seen.mean}, deviation {seen.std}",
     ]
+    if seen.without:
+        names = ", ".join(seen.without[:5])
+        lines.append(f"{len(seen.without)} classes have no image to train on: {names}")
     if seen.bad:
         lines.append(f"{len(seen.bad)} of these cannot be read: {seen.bad[0]}, ...")
     return "\n".join(lines)

@@ -22,6 +22,7 @@ class Look(NamedTuple):
     test: int  # images to test on
     held_out: float  # share of the images that these are, where there is no testing split
     fewest: int  # training images of a class
+    without: tuple[str, ...]  # classes that have none
     most: int
     side: int  # median of the images' shorter sides, pixels
     sampled: int  # images that were opened
@@ -38,7 +39,8 @@ def look(data: Images, root: Path, held_out: float) -> Look:
         held_out: share of the images to test on where there is no testing split.
 
     Raises:
-        ValueError: no data set is recognised there, or no image of the sample can be read.
+        ValueError: no data set is recognised there, there is one class, or no image of the sample
+            can be read.
     """
     data = replace(data, held_out=0.0)
     try:
@@ -56,6 +58,11 @@ def look(data: Images, root: Path, held_out: float) -> Look:
         )
     else:
         held_out = 0.0
+    if len(train.classes) < 2:
+        raise ValueError(
+            f"--data-root {root}: there is one class, {train.classes[0]!r}; a classifier needs "
+            "two or more: a folder or label each"
+        )
     ids = np.linspace(0, len(train) - 1, min(SAMPLE, len(train)), dtype=np.int64)
     sides, bad = list[int](), list[str]()
     total, squares, count = np.zeros(3), np.zeros(3), 0
@@ -80,6 +87,7 @@ def look(data: Images, root: Path, held_out: float) -> Look:
         test=len(test),
         held_out=held_out,
         fewest=int(each.min()),
+        without=tuple(train.classes[i] for i in np.flatnonzero(each == 0).tolist()),
         most=int(each.max()),
         side=int(np.median(sides)),
         sampled=len(ids),

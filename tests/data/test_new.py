@@ -1,5 +1,6 @@
 """`bigvit new`: own data, as people have them, become a recipe file that fits them."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -159,3 +160,24 @@ def test_too_few_images_are_refused_and_nothing_is_written(tmp_path: Path, capsy
     said = capsys.readouterr().err
     assert "4 images to train on are fewer than the smallest batch of deit3_s16_in1k_224, 8" in said
     assert not (tmp_path / "mine.py").exists()
+
+
+def test_one_class_is_refused_and_a_class_without_images_is_named(
+    tmp_path: Path, capsys: Any
+) -> None:
+    root = tmp_path / "My photos (2)"
+    bare(root)
+    for i in range(8):  # some are held out
+        (root / f"rare {i}").mkdir()
+        shutil.copy(next((root / "china").iterdir()), root / f"rare {i}")
+    assert new(tmp_path, "deit3_s16_in1k_224", "--held-out", "0.5") == 0
+    said = re.search(r"(\d) classes have no image to train on: rare \d", capsys.readouterr().out)
+    assert said is not None and 1 <= int(said[1]) <= 7
+    (tmp_path / "mine.py").unlink()
+    shutil.rmtree(root)
+    bare(root)
+    shutil.rmtree(root / "china")
+    for kept in (sources._open, sources._parts):  # pyright: ignore[reportPrivateUsage]
+        kept.cache_clear()  # as a new process
+    assert new(tmp_path, "deit3_s16_in1k_224") == 2
+    assert "there is one class, 'flower'; a classifier needs two" in capsys.readouterr().err
