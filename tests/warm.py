@@ -30,7 +30,7 @@ MODULES = (
     "bigvit.engines.deepspeed.engine",
     "bigvit.engines.single",
     "bigvit.ranks.watching",
-    "bigvit.export",
+    "bigvit.export.folder",
     "bigvit.training.loop",
     "bigvit.train",
     "deepspeed.runtime.zero.muon.original_muon",

@@ -53,13 +53,6 @@ def add(add: arguments.Add) -> None:
     arguments.add_ema(command)
     command.add_argument("--csv", action="store_true", help="as CSV instead of JSON lines")
     command.add_argument("--out", type=Path, help="file to write (default: standard output)")
-    command = add("export", _export, "write a checkpoint's weights as a folder that timm loads")
-    arguments.add_run_or_one(command)
-    command.add_argument("--out", type=Path, help="folder to write (default: export/ of the run)")
-    arguments.add_ema(command)
-    arguments.add_image_size(command)
-    text = "put ResMLP's affine maps into the linear layers beside them"
-    command.add_argument("--fold", action="store_true", help=text)
     command = add("label-maps", _label_maps, "keep what a teacher says of each cell of each image")
     text = (
         "a run folder or checkpoint, timm:NAME (timm:local-dir:FOLDER for an export), or "
@@ -181,15 +174,3 @@ def _predict(options: argparse.Namespace) -> None:
             bad = write(said, top, options.csv, file)
     if bad:
         print(f"warning: {len(bad)} images cannot be read: {bad[0]}, ...", file=sys.stderr)
-
-
-def _export(options: argparse.Namespace) -> None:
-    size = arguments.size_of(options)
-    folder = options.out or arguments.run_folder_of(options.path) / "export"
-    arguments.refuse_no_checkpoint(options.path)
-    from bigvit.export import export
-
-    try:
-        print(export(options.path, folder, size, options.ema, options.fold))
-    except OSError as error:
-        raise ValueError(f"--out {folder} cannot be written: {error}") from None

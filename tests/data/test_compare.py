@@ -18,7 +18,7 @@ from bigvit.data.prepare import Normalise
 from bigvit.data.sources import open_source
 from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import evaluate_checkpoint
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.ranks.joining import alone
 from bigvit.recipe.store import to_json
 from bigvit.visualize.compare import Answers

@@ -17,7 +17,7 @@ from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import read_manifest, step_name
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.evaluate import evaluate_checkpoint
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.task import Task
 
 RANKS = Path(__file__).with_name("ranks.py")

@@ -16,7 +16,7 @@ from bigvit.checkpoint.manifest import read_manifest, step_name
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.teacher import Teaching
 from bigvit.evaluate import evaluate_checkpoint
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.ranks.joining import alone
 from bigvit.recipe import Recipe
 from bigvit.task import Task, teacher_model

@@ -23,7 +23,7 @@ from bigvit.data.prepare import Inputs, Targets
 from bigvit.engines import build
 from bigvit.engines.engine import Pending
 from bigvit.engines.single import SingleEngine
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.models.timm_skeleton import counted
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import (

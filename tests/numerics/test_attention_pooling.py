@@ -21,7 +21,7 @@ from torch import Tensor
 from bigvit import models
 from bigvit.cli import main
 from bigvit.engines.single import SingleEngine
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.layers.precision import upcast
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import (

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bigvit import models
 from bigvit.checkpoint.weights import Fitted, fit, read_init
-from bigvit.export import timm_config
+from bigvit.export.folder import timm_config
 from bigvit.layers.class_attention import ClassAttention as ClassAttentionLayer
 from bigvit.layers.talking_heads import TalkingHeads
 from bigvit.models import ClassAttentionTransformer

@@ -22,7 +22,7 @@ from bigvit.checkpoint.weights import Fitted, fit, read_init
 from bigvit.cli import main
 from bigvit.data.sources import open_source
 from bigvit.evaluate import evaluate_checkpoint
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.ranks.joining import alone
 from bigvit.recipe import (
     AveragePooling,

@@ -25,7 +25,7 @@ from bigvit.data.prepare import Inputs, Normalise, Targets
 from bigvit.data.sources import open_source
 from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import evaluate, evaluate_checkpoint
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.layers.stochastic_depth import Factors, draw
 from bigvit.models import Output
 from bigvit.optim.groups import parameter_groups

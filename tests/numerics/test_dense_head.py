@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bigvit import models
 from bigvit.data.mix import draw, patch_sources
-from bigvit.export import timm_config
+from bigvit.export.folder import timm_config
 from bigvit.recipe import (
     AveragePooling,
     CaiT,

@@ -24,7 +24,7 @@ from bigvit.data.sources import open_source
 from bigvit.engines.ema import averaged
 from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import evaluate
-from bigvit.export import export, timm_config
+from bigvit.export.folder import export, timm_config
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import (
     AveragePooling,
@@ -42,6 +42,7 @@ from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.store import to_json
 from bigvit.task import Task
 
+HELD = ["README.md", "config.json", "model.safetensors"]
 Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 
 
@@ -197,7 +198,11 @@ def test_a_second_export_replaces_the_first(tiny: Recipe, batches: Batches, tmp_
     folder = export(checkpoint, tmp_path / "export")
     (folder / "model.safetensors").write_bytes(b"stale")
     export(checkpoint, folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "export"]
 
 
@@ -253,4 +258,8 @@ def test_nothing_else_is_removed_from_the_folder(
     assert (out / "thesis.tex").exists() and (out / "config.json").read_text() == "{}"
     (out / "thesis.tex").unlink()
     assert main(["export", str(checkpoint), "--out", str(out)]) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]

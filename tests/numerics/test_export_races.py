@@ -13,9 +13,10 @@ from oblong import images, recipe_of, saved
 
 from bigvit.checkpoint.weights import Unfit, read_init
 from bigvit.cli import main
-from bigvit.export import export
+from bigvit.export.folder import export
 
 SIZES = (32, 48)
+HELD = ["README.md", "config.json", "model.safetensors"]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def assert_whole_or_refused(runs: list[Path], folder: Path, races: int) -> None:
     for number, codes in enumerate(found):
         assert sorted(codes) in ([0, 0], [0, 2]), codes
         assert content(folder / str(number)) in whole, f"race {number} published a mixture"
-        assert len(list((folder / str(number)).iterdir())) == 2
+        assert len(list((folder / str(number)).iterdir())) == 3
     print(f"{sum(sorted(codes) == [0, 2] for codes in found)} of {races} were refused")
 
 
@@ -97,7 +98,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 6])
 def test_a_killed_export_is_whole_or_absent_and_followed_by_the_next(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ):
@@ -116,7 +117,7 @@ def test_a_killed_export_is_whole_or_absent_and_followed_by_the_next(
     assert len(list(folder.iterdir())) > 1 or count == 1
     assert main(["export", str(runs[1]), "--out", str(folder)]) == 0
     assert content(folder) == content(runs[1].parent / "export1")
-    assert len(list(folder.iterdir())) == 2
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_leftovers_are_no_strangers_and_others_are(runs: list[Path], tmp_path: Path, capsys: Any):
@@ -125,7 +126,11 @@ def test_leftovers_are_no_strangers_and_others_are(runs: list[Path], tmp_path: P
     for name in (".model.safetensors.0badcafe.aside", ".config.json.aside"):
         (folder / name).write_text("half")
     assert main(["export", str(runs[0]), "--out", str(folder)]) == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
     (folder / ".model.safetensors.mine").write_text("years of work")
     assert main(["export", str(runs[0]), "--out", str(folder)]) == 2
     assert "it holds other files (.model.safetensors.mine)" in capsys.readouterr().err

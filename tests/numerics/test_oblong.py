@@ -20,7 +20,7 @@ from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init
 from bigvit.cli import main
 from bigvit.data.sources import open_source
 from bigvit.evaluate import evaluate
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.ranks.joining import alone
 from bigvit.recipe import ImageSize
 from bigvit.visualize.attention import attended

@@ -10,7 +10,7 @@ import torch
 from oblong import images, logits, recipe_of, saved, task_of
 
 from bigvit.cli import main
-from bigvit.export import timm_config
+from bigvit.export.folder import timm_config
 from bigvit.models import build
 from bigvit.recipe import ImageSize, ParallelViT, StochasticDepth
 from bigvit.recipe.find import find_recipe

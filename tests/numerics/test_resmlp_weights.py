@@ -27,7 +27,7 @@ from bigvit.checkpoint.dispatch import GIB, dispatched
 from bigvit.checkpoint.trained import trained
 from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init
 from bigvit.cli import main
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.models.folding import folded
 from bigvit.recipe import (
     AveragePooling,

@@ -23,7 +23,7 @@ from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.resampling import resample_positions
 from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, read_init
 from bigvit.engines.single import SingleEngine
-from bigvit.export import export
+from bigvit.export.folder import export
 from bigvit.models import ClassTokenTransformer
 from bigvit.ranks.joining import alone
 from bigvit.recipe import (

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,27 @@ from torch import Tensor
 
 from bigvit.checkpoint.files import rename
 from bigvit.checkpoint.manifest import verify_file
-from bigvit.checkpoint.model import read_checkpoint
+from bigvit.checkpoint.model import Found, read_checkpoint
 from bigvit.checkpoint.resampling import resampled
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
-from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED
-from bigvit.models import build
+from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, Given, fit
+from bigvit.export import card
+from bigvit.export.onnx import ONNX, write_onnx
+from bigvit.models import Backbone, build
 from bigvit.models.folding import folded, without_shifts
 from bigvit.models.timm_skeleton import exported
 from bigvit.recipe import ImageSize, Recipe, ResMLP, Timm, sides
 
 log = logging.getLogger(__name__)
-OURS = re.compile(rf"{EXPORTED}|{CONFIG}|\.({EXPORTED}|{CONFIG})(\.[0-9a-f]{{8}})?\.aside")
+FILES = (EXPORTED, card.README, ONNX, f"{ONNX}.data", CONFIG)
+"""What an export may hold, in the order in which it is put in place: the config comes last."""
+
+OF_ONE = "|".join(map(re.escape, FILES))
+OURS = re.compile(
+    rf"{OF_ONE}|\.export\.[0-9a-f]{{8}}\.aside|\.({EXPORTED}|{CONFIG})(\.[0-9a-f]{{8}})?\.aside"
+)
+"""Those, and what an export that was killed left; the last are an older bigvit's."""
 
 
 def export(
@@ -36,21 +45,31 @@ def export(
     image_size: ImageSize | None = None,
     ema: bool = False,
     fold: bool = False,
+    *,
+    license: str | None = None,
+    onnx: bool = False,
+    repo: str | None = None,
+    say: Callable[[str], None] = log.info,
 ) -> Path:
     """Write the model of a checkpoint, or of a run folder's newest, without its training heads, so
-    that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it with the same logits.
+    that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it with the same logits; and
+    a model card beside it.
 
     Args:
         image_size: for images of another size than the recipe's; what knows where patches lie is
             resampled.
         ema: the average of the weights instead of them.
         fold: put ResMLP's affine maps into the linear layers beside them, as far as they can be.
+        license: of the weights, by the hub's name for it; None: the card says that there is none.
+        onnx: write model.onnx, too.
+        repo: where the folder is to lie on the hub, USER/NAME; it is named in the card.
+        say: told how far ONNX Runtime's logits are from torch's.
 
     Raises:
         Damaged: no checkpoint is whole.
         OSError: the folder cannot be written.
-        ValueError: timm has no such model, or the folder holds something else, or another export
-            is being written there, or there is nothing to fold.
+        ValueError: timm has no such model, or ONNX cannot take it, or the folder holds something
+            else, or another export is being written there, or there is nothing to fold.
     """
     _refuse_strangers(folder)
     found = read_checkpoint(path, ema)
@@ -68,8 +87,26 @@ def export(
     if isinstance(recipe.model, ResMLP):
         model = folded(model) if fold else without_shifts(model)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
-        _publish(folder, model, config)
+    with _locked(folder), _aside(folder) as aside:
+        digest = _write_weights(aside, model, config)
+        difference = None
+        if onnx:
+            difference = write_onnx(aside, type(recipe.model).__name__, _ours(found, size))
+            say(f"{ONNX}: its logits differ from torch's by {difference:.1e} at most")
+        about = card.About(
+            folder=folder.absolute().name,
+            repo=repo,
+            license=license,
+            size=size,
+            ema=ema,
+            folded=fold,
+            classes=classes,
+            architecture=config["architecture"],
+            onnx=difference,
+            digest=digest,
+        )
+        (aside / card.README).write_text(card.card_of(found, about))
+        _publish(folder, aside)
     return folder
 
 
@@ -80,6 +117,11 @@ def _refuse_strangers(folder: Path) -> None:
     names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     if strangers := [name for name in names if not OURS.fullmatch(name)]:
         raise ValueError(f"--out {folder}: it holds other files ({strangers[0]}); choose another")
+    if card.README in names and not card.is_ours(folder / card.README):
+        raise ValueError(
+            f"--out {folder}: {card.README} there is not as an export wrote it; keep it elsewhere, "
+            "or choose another"
+        )
 
 
 @contextmanager
@@ -101,34 +143,65 @@ def _locked(folder: Path) -> Generator[None]:
         os.close(opened)
 
 
-def _publish(folder: Path, model: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """Write weights and config aside, read them back, and rename them. A reader sees both of one
-    export, or no config: the old one goes before its weights are replaced."""
+@contextmanager
+def _aside(folder: Path) -> Generator[Path]:
+    """A folder below, for what is not whole yet; what killed exports left of theirs is removed."""
     _refuse_strangers(folder)
-    for leftover in folder.glob(".*.aside"):  # of an export that was killed
-        leftover.unlink()
-    attempt = f"{secrets.randbits(32):08x}.aside"
-    weights, described = (folder / f".{name}.{attempt}" for name in (EXPORTED, CONFIG))
+    for leftover in folder.glob(".*.aside"):
+        _remove(leftover)
+    aside = folder / f".export.{secrets.randbits(32):08x}.aside"
+    aside.mkdir()
     try:
-        written = write_tensors(weights, model)
-        verify_file(folder, written)
-        text = json.dumps({**config, DIGEST: written.digest}, indent=2) + "\n"
-        with described.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if described.read_text() != text:
-            raise OSError(f"{described} is not what was written")
-        own = weights.stat().st_ino
-        (folder / CONFIG).unlink(missing_ok=True)
-        rename(weights, folder / EXPORTED)
-        rename(described, folder / CONFIG)
-        if (folder / EXPORTED).stat().st_ino != own:  # where the folder could not be locked
-            (folder / CONFIG).unlink(missing_ok=True)
-            raise ValueError(f"--out {folder}: another export wrote there meanwhile; export again")
+        yield aside
     finally:
-        for aside in (weights, described):
-            aside.unlink(missing_ok=True)
+        _remove(aside)
+
+
+def _remove(leftover: Path) -> None:
+    if not leftover.is_dir():
+        leftover.unlink(missing_ok=True)
+        return
+    for name in FILES:
+        (leftover / name).unlink(missing_ok=True)
+    leftover.rmdir()
+
+
+def _write_weights(aside: Path, model: dict[str, Tensor], config: dict[str, Any]) -> str:
+    """Write weights and config, and read them back; returns the weights' digest."""
+    written = write_tensors(aside / EXPORTED, model)
+    verify_file(aside, written)
+    text = json.dumps({**config, DIGEST: written.digest}, indent=2) + "\n"
+    (aside / CONFIG).write_text(text)
+    if (aside / CONFIG).read_text() != text:
+        raise OSError(f"{aside / CONFIG} is not what was written")
+    return written.digest
+
+
+def _publish(folder: Path, aside: Path) -> None:
+    """Rename what is whole. A reader sees the files of one export, or no config: the old one goes
+    before its weights are replaced, and so does what the new one does not have."""
+    _refuse_strangers(folder)
+    new = [name for name in FILES if (aside / name).exists()]
+    own = {name: (aside / name).stat().st_ino for name in new}
+    for name in new:
+        with (aside / name).open("rb") as file:
+            os.fsync(file.fileno())
+    for name in (CONFIG, *(name for name in FILES if name not in new)):
+        (folder / name).unlink(missing_ok=True)
+    for name in new:
+        rename(aside / name, folder / name)
+    if any((folder / name).stat().st_ino != own[name] for name in new):
+        (folder / CONFIG).unlink(missing_ok=True)  # the folder could not be locked
+        raise ValueError(f"--out {folder}: another export wrote there meanwhile; export again")
+
+
+def _ours(found: Found, size: ImageSize) -> Backbone:
+    """The run's own model, which answers for what is exported."""
+    recipe = found.recipe
+    model = build(recipe.model, size)
+    here = Given(found.model, recipe.model.grid(recipe.data.image_size))
+    fit(here, model, recipe.model.grid(size), recipe.resampling)
+    return model.eval()
 
 
 def _of_timm(recipe: Recipe, size: ImageSize, weights: dict[str, Tensor]) -> dict[str, Any]:
