@@ -221,7 +221,8 @@ def _results(found: Found, about: About, evaluation: Mapping[str, float]) -> Ite
     images = f"{int(evaluation['images']):,} " if "images" in evaluation else ""
     rows = [["top-1", f"{evaluation['top1']:.2f} %"]]
     rows += [["top-5", f"{evaluation['top5']:.2f} %"]] if "top5" in evaluation else []
-    rows += [["cross-entropy", f"{evaluation['test_loss']:.4f}"]] * ("test_loss" in evaluation)
+    if (loss := evaluation.get("test_loss")) is not None:
+        rows.append(["cross-entropy", f"{loss:.4f}"])
     height, width = sides(recipe.data.image_size)
     yield f"On {images}images of {_dataset(recipe)} ({_split(recipe)}), {height} x {width} pixels,"
     yield f"after update {manifest.update:,} of {recipe.updates:,}, by the run itself:\n"

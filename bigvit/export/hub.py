@@ -71,13 +71,8 @@ def push(repo: str, folder: Path, files: tuple[str, ...], message: str) -> str:
 @contextmanager
 def _explained(repo: str, after: str = "") -> Generator[None]:
     """What the hub's library raises, as one line."""
-    from httpx import HTTPError
     from huggingface_hub import constants
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalTokenNotFoundError,
-        OfflineModeIsEnabled,
-    )
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
     try:
         yield
@@ -91,8 +86,11 @@ def _explained(repo: str, after: str = "") -> Generator[None]:
         else:
             said = error.server_message or str(error)
             reason = f"{constants.ENDPOINT} refused it ({' '.join(said.split())})"
-    except (HTTPError, OSError, ValueError) as error:
-        reason = f"{constants.ENDPOINT} cannot be reached ({' '.join(str(error).split())})"
+    except ValueError as error:  # what the library itself finds wrong, such as a card's header
+        reason = " ".join(str(error).split())
+    except Exception as error:  # of its HTTP client, which is another from version to version
+        said = " ".join(str(error).split()) or type(error).__name__
+        reason = f"{constants.ENDPOINT} cannot be reached ({said})"
     else:
         return
     raise ValueError(f"--push {repo}: {reason}{after}")

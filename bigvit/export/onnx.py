@@ -3,6 +3,7 @@
 Shapes: B images, C channels, H x W pixels, K classes.
 """
 
+import re
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ ONNX = "model.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 MOST = 1e-4  # by which a logit may differ from torch's
 ONE_FILE = 1_900_000_000  # bytes of weights; protobuf's files have 2 GiB at most
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in what the exporter says
 BATCHES = (1, 3)  # it is traced with 2: a batch size that was kept in it would show
 
 
@@ -94,5 +96,6 @@ def _answers(path: Path, kind: str, noise: Any) -> list[tuple[Any, Any]]:
 
 
 def _refuse(kind: str, error: BaseException) -> NoReturn:
-    said = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+    lines = COLOURS.sub("", str(error)).splitlines()
+    said = next(filter(None, map(str.strip, lines)), type(error).__name__)
     raise ValueError(f"--onnx: ONNX cannot take this {kind} ({said}); leave it out") from error
