@@ -18,14 +18,15 @@ from bigvit.recipe import (
     DeiT,
     DistillationToken,
     LayerScale,
+    LinearStochasticDepth,
     Model,
     ParallelViT,
-    ResMLP,
     ResNet,
     StochasticDepth,
     Swin,
     Timm,
     TimmSizes,
+    resmlp,
 )
 
 NO_DROP = StochasticDepth(rate=0.0, group=4)
@@ -36,13 +37,16 @@ TWINS = "depths=(1,1,1,1)", "embed_dims=(16,16,32,32)", "num_heads=(1,1,2,2)"
 KINDS: dict[str, tuple[Model, tuple[str, ...]]] = {
     "vit": (WIDE, ("--image-size", "48")),
     "parallel": (ParallelViT(4, 24, 2, 2, 3, 2.0, 1e-1, NO_DROP, 3, CLASSES), ()),
-    "deit": (DeiT(4, 24, 2, 3, 2.0, TOKEN, NO_DROP, 3, CLASSES), ()),
+    "deit": (
+        DeiT(4, 24, 2, 3, 2.0, TOKEN, LinearStochasticDepth(rate=0.0, group=4), 3, CLASSES),
+        (),
+    ),
     "cait": (
         CaiT(4, 24, 2, 2, 3.0, True, LayerScale(0.1), LAST, None, False, NO_DROP, 3, CLASSES),
         (),
     ),
     "resmlp": (
-        ResMLP(4, 24, 2, 4.0, "affine", "linear", 0.1, False, POOLED, NO_DROP, 3, CLASSES),
+        resmlp("s12", patch_size=16, shift=True, drop_path=NO_DROP, num_classes=5, in_chans=3),
         ("--fold",),
     ),
     "swin": (Swin(2, 8, (1, 2), (1, 2), 4, 2.0, POOLED, NO_DROP, 3, CLASSES), ()),
