@@ -7,8 +7,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigvit import __version__
-from bigvit.cli import export, hosts, models, new, pictures, plan, recipes, rehearse, runs, train
+from bigvit.cli import (
+    completion,
+    export,
+    hosts,
+    models,
+    new,
+    pictures,
+    plan,
+    recipes,
+    rehearse,
+    runs,
+    train,
+)
 from bigvit.cli.arguments import Parser
+
+SUBJECTS = {
+    "Recipes": ("list", "show", "diff", "new", "samples"),
+    "Before a run": ("plan", "rehearse", "doctor"),
+    "A run": ("train", "status", "stop", "checkpoints", "verify"),
+    "A trained model": ("evaluate", "compare", "predict", "export", "label-maps"),
+    "Inside a model": ("attention", "offsets", "branches", "patches"),
+    "Several hosts": ("hosts", "env", "launch", "scripts"),
+    "The shell": ("completion",),
+}
+"""The commands, as the help groups them; others come last."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -28,20 +51,23 @@ def main(args: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         prog="bigvit",
         description="Train large Vision Transformers by named recipes: "
         "deepspeed scripts/train.py RECIPE starts a training, these commands do the rest.",
+        groups=SUBJECTS,
     )
     parser.add_argument("--version", action="version", version=f"bigvit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, run: object, text: str, **more: Any) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text, **more)
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, command=command)
+        parser.commands[name] = command
         return command
 
     for subject in (recipes, new, train, plan, rehearse, runs, hosts, models, export, pictures):
         subject.add(add)
+    completion.add(add, parser)
     return parser

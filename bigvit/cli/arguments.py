@@ -2,7 +2,10 @@
 those that several commands take, with what they mean."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import difflib
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn, get_args
@@ -49,9 +52,49 @@ class Once(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """A parser whose options are all `Once`; those of its commands are of its kind."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, groups: Mapping[str, Sequence[str]] | None = None, **options: Any) -> None:
+        """Args: groups: names of commands, by the title that the help gives them."""
+        self.groups = groups or {}
+        self.commands: dict[str, Any] = {}  # parsers of the commands, by name
+        self.arguments: list[argparse.Action] = []
         super().__init__(**options)
         self.register("action", None, Once)
+
+    def add_argument(self, *names: Any, **more: Any) -> argparse.Action:
+        action = super().add_argument(*names, **more)
+        self.arguments.append(action)
+        return action
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Its options, and what each means."""
+        return {
+            name: action.help or ""
+            for action in self.arguments
+            for name in action.option_strings
+            if name.startswith("--")
+        }
+
+    def format_help(self) -> str:
+        """The commands by their groups, where there are some."""
+        if not self.commands:
+            return super().format_help()
+        width = max(60, shutil.get_terminal_size().columns - 2)
+        grouped = {name for names in self.groups.values() for name in names}
+        rest = [name for name in self.commands if name not in grouped]
+        longest = max(map(len, self.commands)) + 6
+        lines = [f"usage: {self.prog} COMMAND ...", ""]
+        lines += [*textwrap.wrap(str(self.description), width), ""]
+        for title, names in {**self.groups, **({"More": rest} if rest else {})}.items():
+            lines.append(f"{title}:")
+            for name in names:
+                text = str(self.commands[name].description)
+                first, *others = textwrap.wrap(text, width - longest)
+                lines.append(f"    {name:<{longest - 4}}{first}")
+                lines += [f"{'':<{longest}}{other}" for other in others]
+            lines.append("")
+        lines.append(f"`{self.prog} COMMAND --help` says what one takes; --version, which this is.")
+        return "\n".join(lines) + "\n"
 
     def error(self, message: str) -> NoReturn:
         """End with one line, without the usage above it."""
@@ -67,12 +110,26 @@ class Parser(argparse.ArgumentParser):
         """
         if list(args[:1]) != ["launch"]:  # whose words are deepspeed's, and looked at there
             check_words(args)
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            self.error(f"there is no command {args[0]}{nearest(args[0], self.commands)}")
         options, rest = super().parse_known_args(args)
         if "overrides" in options:
             options.overrides = rest
         elif rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
+            known, wrong = options.command.options, next(filter(_is_option, rest), rest[0])
+            hint = nearest(wrong.partition("=")[0], known) if _is_option(wrong) else ""
+            options.command.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return options
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: what may be meant, if anything is near."""
+    near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    return f"; the nearest {'are' if len(near) > 1 else 'is'} {', '.join(near)}" if near else ""
 
 
 def add_run_or_one(command: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from bigvit.cli.arguments import A_RECIPE, Add
 from bigvit.cli.table import print_table
 from bigvit.recipe.bounds import Side
 
-KEYS = ("name", "kind", "model", "parameters", "image_size", "data", "source")
+KEYS = ("name", "kind", "model", "parameters", "image_size", "data", "source", "paper")
 """What `bigvit list --json` says of a recipe."""
 
 
@@ -34,8 +34,11 @@ def add(add: Add) -> None:
 
 def _list(options: argparse.Namespace) -> None:
     from bigvit.recipe import Images, sides
-    from bigvit.recipe.find import all_recipes
+    from bigvit.recipe.find import all_recipes, by_paper
 
+    papers = {name: paper for paper, names in by_paper().items() for name in names}
+    groups: dict[int, str] = {}
+    counted: dict[object, int] = {}
     rows: list[tuple[str, ...]] = []
     found: list[dict[str, object]] = []
     for name, recipe in all_recipes().items():
@@ -50,16 +53,20 @@ def _list(options: argparse.Namespace) -> None:
         )
         if not all(wanted):
             continue
-        parameters = model.parameters(size)
+        if (model, size) not in counted:  # many recipes train one model
+            counted[model, size] = model.parameters(size)
+        parameters, paper = counted[model, size], papers[name]
+        if paper not in groups.values():
+            groups[len(rows)] = paper
         pixels = f"{size[0]}x{size[1]}" if isinstance(size, tuple) else str(size)
         cells = f"{kind} {model.summary}", f"{parameters / 1e6:.2f} M", pixels, recipe.source
         rows.append((name, *cells))
-        values = (name, kind, model.summary, parameters, list(sides(size)), data, recipe.source)
-        found.append(dict(zip(KEYS, values, strict=True)))
+        values = (name, kind, model.summary, parameters, list(sides(size)), data)
+        found.append(dict(zip(KEYS, (*values, recipe.source, paper), strict=True)))
     if options.json:
         print(json.dumps(found, indent=2))
     elif rows:
-        print_table(("name", "model", "parameters", "pixels", "source"), rows)
+        print_table(("name", "model", "parameters", "pixels", "source"), rows, groups)
     else:
         raise ValueError(_none_of(options))
 

@@ -4,6 +4,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,17 @@ def all_recipes() -> dict[str, Recipe]:
 def module_of(name: str) -> str:
     """The module that holds one of bigvit's recipes."""
     return next(module for module, recipes in _by_module().items() if name in recipes)
+
+
+def by_paper() -> dict[str, list[str]]:
+    """The names of bigvit's recipes by what each file of `recipes/` says that it is: its paper."""
+    found: dict[str, list[str]] = {}
+    for module, recipes in _by_module().items():
+        said = " ".join((sys.modules[module].__doc__ or module).split())
+        title = re.match(r"[^:.()]*(\([^)]*\))?", said)
+        assert title is not None
+        found.setdefault(title.group().strip(), []).extend(recipes)
+    return found
 
 
 def _by_module() -> dict[str, dict[str, Recipe]]:

@@ -14,7 +14,7 @@ import pytest
 
 from bigvit.cli import main
 from bigvit.cli.table import print_table
-from bigvit.recipe.find import all_recipes
+from bigvit.recipe.find import all_recipes, by_paper
 
 COMMAND = "import sys; from bigvit.cli import main; sys.exit(main())"
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -58,8 +58,11 @@ def test_on_a_terminal_no_line_is_wider_and_nothing_is_cut(columns: int) -> None
     names = {line.split()[0] for line in lines if not line.startswith(" ")}
     assert names >= set(all_recipes()), "a name is never broken"
     assert "…" not in "".join(lines)
+    titles = [line for line, seen in zip(lines, styled, strict=True) if STYLE.search(seen)][1:]
+    assert " ".join(titles) == " ".join(by_paper()), "papers stand out, too"
     start = lines[0].index("source")
-    sources = "".join(line[start:].strip() for line in lines[1:])
+    rows = [line for line, seen in zip(lines[1:], styled[1:], strict=True) if line == seen]
+    sources = "".join(line[start:].strip() for line in rows)
     assert sources.replace(" ", "") == "".join(
         recipe.source.replace(" ", "") for recipe in all_recipes().values()
     )
