@@ -55,7 +55,7 @@ def test_on_a_terminal_no_line_is_wider_and_nothing_is_cut(columns: int) -> None
     assert STYLE.search(styled[0]), "the heads stand out"
     lines = [STYLE.sub("", line) for line in styled]
     assert max(map(len, lines)) <= columns and len(lines) > len(all_recipes()) + 1
-    names = {line.split()[0] for line in lines if not line.startswith(" ")}
+    names = {line.split()[0] for line in lines if line and not line.startswith(" ")}
     assert names >= set(all_recipes()), "a name is never broken"
     assert "…" not in "".join(lines)
     titles = [line for line, seen in zip(lines, styled, strict=True) if STYLE.search(seen)][1:]
