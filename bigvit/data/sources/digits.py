@@ -12,7 +12,13 @@ class DigitsSource(ArraySource):
     """Every sixth image is for testing, counted from the first."""
 
     def __init__(self, split: Split) -> None:
-        from sklearn.datasets import load_digits
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError:
+            raise ValueError(
+                "the digits come with scikit-learn, which is not installed: "
+                "pip install 'bigvit[demo]'"
+            ) from None
 
         digits: Any = load_digits()
         chosen = (np.arange(len(digits.target)) % 6 == 0) == (split == "test")
