@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bigvit.data.label_maps.maps import LabelMaps
-from bigvit.data.sources import Source, matched, open_source
+from bigvit.data.sources import Source, digits, matched, open_source
 from bigvit.recipe import Data, Digits, Images, Recipe, Run
 
 
@@ -19,6 +19,7 @@ def check_data(data: Data, run: Run) -> None:
         case Digits():
             if run.data_root is not None:
                 raise ValueError("--data-root: the digits come with scikit-learn; leave it out")
+            digits.refuse_missing()
         case Images():
             root = run.data_root
             train = open_source(data, "train", root)
