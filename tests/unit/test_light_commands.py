@@ -24,7 +24,7 @@ try:
 except SystemExit as ended:
     code = ended.code
 finally:
-    print(*sorted({"torch", "tyro", "deepspeed", "numpy"} & set(sys.modules)), file=sys.stderr)
+    print(*sorted({"torch", "tyro", "deepspeed", "numpy", "rich"} & set(sys.modules)), file=sys.stderr)
 sys.exit(code)
 """
 
@@ -55,6 +55,12 @@ def test_help_names_every_command() -> None:
     commands = {line.split()[0] for line in said.splitlines() if line.startswith("    ")}
     assert {"list", "show", "evaluate", "export"} <= commands
     assert "deepspeed scripts/train.py RECIPE" in " ".join(said.split())
+
+
+def test_a_script_for_a_shell_and_a_status_need_little(tmp_path: Path) -> None:
+    assert "complete -o bashdefault" in light("completion", "bash")
+    (tmp_path / "lock").touch()
+    assert light("status", str(tmp_path)).splitlines()[1].split()[0] == "killed"
 
 
 def test_version_is_the_packages() -> None:
