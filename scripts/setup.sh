@@ -26,7 +26,7 @@ started=$SECONDS
 if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     pip install -q -c constraints.txt torch torchvision
 fi
-pip install -q setuptools wheel
+pip install -q 'setuptools>=77' wheel  # what pyproject.toml builds with; a venv of Python 3.10 has an older one
 if [ -n "${BIGVIT_VENV:-}" ]; then
     pip install -q --no-build-isolation -e '.[dev]'
 else

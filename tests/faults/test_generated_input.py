@@ -48,6 +48,7 @@ GIVEN = {
     **dict.fromkeys(("path", "paths", "model", "teacher"), "run"),
     **dict.fromkeys(("images", "hostfile"), "own.txt"),
     **{"ranks": "1", "models": "timm:none", "out": "maps", "data_root": "none", "folder": "."},
+    "shell": "bash",
 }
 """What commands are given for their arguments, and for the options that they need."""
 
