@@ -24,7 +24,8 @@ try:
 except SystemExit as ended:
     code = ended.code
 finally:
-    print(*sorted({"torch", "tyro", "deepspeed", "numpy", "rich"} & set(sys.modules)), file=sys.stderr)
+    heavy = {"torch", "tyro", "deepspeed", "numpy", "rich"}
+    print(*sorted(heavy & set(sys.modules)), file=sys.stderr)
 sys.exit(code)
 """
 
