@@ -33,6 +33,7 @@ from bigvit.data.sources import open_source
 from bigvit.data.sources.folders import FileNames, open_folders
 from bigvit.data.sources.hugging_face import HuggingFaceSource
 from bigvit.recipe import Run
+from bigvit.recipe.find import find_recipe
 
 SMALL = replace(DATA, train_images=TRAIN)
 Write = Callable[[Path], object]
@@ -386,3 +387,11 @@ def test_local_data_are_read_without_the_network_and_checked_without_torch(tmp_p
     )
     assert done.stdout == "320\n" * 4 + "set()\n", done.stderr
     assert done.returncode == 0
+
+
+def test_digits_without_scikit_learn_are_refused_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bigvit.data.sources.digits.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'bigvit\[demo\]'"):
+        check_data(find_recipe("digits_vit")[1].data, Run())
