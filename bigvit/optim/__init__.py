@@ -1,4 +1,4 @@
-"""Optimizers: parameter groups, LAMB, averages. The schedule is `bigvit.recipe.Cosine`."""
+"""Optimizers: parameter groups, LAMB, averages. Schedules are in `bigvit.recipe`."""
 
 from typing import Any
 

@@ -26,6 +26,7 @@ from bigvit.recipe.objective import (
     ReLabel,
     TokenLabeling,
 )
+from bigvit.recipe.optim import WarmupStableDecay
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
@@ -312,6 +313,10 @@ def _check_schedule(recipe: Recipe) -> None:
     epochs, warmup = schedule.epochs, schedule.warmup_epochs
     allowed = f"0 to schedule.epochs ({epochs})"
     allow("schedule.warmup_epochs", warmup, warmup <= epochs, allowed)
+    if isinstance(schedule, WarmupStableDecay):
+        decay, most = schedule.decay_epochs, epochs - warmup
+        allowed = f"0 to {most}, what the warm-up leaves of schedule.epochs ({epochs})"
+        allow("schedule.decay_epochs", decay, decay <= most, allowed)
     if recipe.updates_per_epoch == 0:
         raise ValueError(
             f"batch_size: {batch} is larger than an epoch ({data.train_images} images); choose a "
