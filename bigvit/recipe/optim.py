@@ -4,14 +4,20 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from bigvit.recipe.bounds import Bound, Length, LengthFrom0, ShareBelow1
+from bigvit.recipe.bounds import (
+    Bound,
+    Decay,
+    Epsilon,
+    Length,
+    LengthFrom0,
+    PeakLr,
+    ShareBelow1,
+)
+from bigvit.recipe.muon import Muon
 
 __all__ = ["AdamW", "Cosine", "Lamb", "Optimizer", "Schedule", "WarmupStableDecay"]
 
-PeakLr = Annotated[float, Bound(0.0, 1e30, above=True)]
 Lr = Annotated[float, Bound(0.0, 1000.0)]
-Epsilon = Annotated[float, Bound(1e-38, 1000.0)]  # the smallest is what float32 tells from 0
-Decay = Annotated[float, Bound(0.0, 1000.0)]
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Lamb:
     weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
 
 
-Optimizer = AdamW | Lamb
+Optimizer = AdamW | Lamb | Muon
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from bigvit.recipe import (
     Lamb,
     LayerScale,
     Layout,
+    Muon,
     Recipe,
     ResMLP,
     Shift,
@@ -68,6 +69,24 @@ lamb = replace(
     ema=0.9,
 )
 lamb_short = replace(lamb, schedule=replace(lamb.schedule, epochs=1, warmup_epochs=0))
+muon = replace(
+    lamb,
+    optim=Muon(
+        lr=3e-3,
+        momentum=0.95,
+        nesterov=True,
+        ns_steps=5,
+        coefficients=(3.4445, -4.7750, 2.0315),
+        ns_precision="fp32",
+        adjust_lr="match_rms_adamw",
+        qkv="split",
+        weight_decay=0.1,
+        adamw_lr_ratio=0.5,
+        betas=(0.9, 0.95),
+        eps=1e-8,
+    ),
+)
+muon_short = replace(muon, schedule=lamb_short.schedule)
 cait_adamw = replace(
     adamw,
     model=CaiT(
