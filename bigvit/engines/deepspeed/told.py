@@ -4,22 +4,37 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bigvit.engines.engine import total
+from bigvit.engines.engine import Slice, total
 from bigvit.optim import LAMB, MUON, Segment, Shard
 from bigvit.optim.groups import matrices
 from bigvit.optim.matrices import Exchange, Matrix, matrices_of
+from bigvit.ranks.joining import Ranks
+from bigvit.task import Task
 
-if TYPE_CHECKING:
-    from bigvit.engines.deepspeed.inside import Inside
+
+class Told(Protocol):
+    """What `Inside` knows of a rank's tensors."""
+
+    optimizer: torch.optim.Optimizer
+    ranks: Ranks
+    task: Task
+    names: dict[int, str]
+    shapes: dict[str, tuple[int, ...]]
+
+    def flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]: ...
+
+    def parts(self) -> Iterator[tuple[Slice, Tensor, int]]: ...
+
+    def cuts(self) -> Iterator[tuple[str, Tensor, int, list[range]]]: ...
 
 
-def tell(inside: "Inside") -> None:
+def tell(inside: Told) -> None:
     """Tell an optimizer that works on whole parameters, if it is one, where these lie."""
     match inside.optimizer:
         case LAMB():
@@ -32,7 +47,7 @@ def tell(inside: "Inside") -> None:
             pass
 
 
-def _shards(inside: "Inside") -> Iterator[tuple[Tensor, Shard]]:
+def _shards(inside: Told) -> Iterator[tuple[Tensor, Shard]]:
     """What each tensor of LAMB holds, where that is not one whole parameter."""
     for params, flat, group in inside.flats():
         slots = {inside.names[id(p)]: slot for slot, p in enumerate(params)}
@@ -45,7 +60,7 @@ def _shards(inside: "Inside") -> Iterator[tuple[Tensor, Shard]]:
         yield flat, Shard(segments, len(params), of, partial(total, group, inside.ranks.device))
 
 
-def _matrices(inside: "Inside", rank: int) -> Iterator[Matrix]:
+def _matrices(inside: Told, rank: int) -> Iterator[Matrix]:
     """What each tensor of Muon holds."""
     hidden = matrices(inside.task, inside.task.recipe, inside.shapes)
     for name, tensor, start, held in inside.cuts():
