@@ -74,7 +74,7 @@ muon_photos_vit_64 = Recipe(  # all else is photos_vit_64's
         decode="exact",
         held_out=0.0,
     ),
-    objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+    objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None),),
     teacher=None,
     optim=muon(lr=2e-3, weight_decay=0.05),
     clip_norm=1.0,
@@ -125,7 +125,7 @@ muon_vit_b16_in1k_224 = Recipe(
         decode="exact",
         held_out=0.0,
     ),
-    objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
     teacher=None,
     optim=muon(lr=2e-3, weight_decay=0.05),  # DeiT's 5e-4 a 512 images, and its decay
     clip_norm=1.0,

@@ -21,6 +21,7 @@ from bigvit.recipe.depth import sides
 from bigvit.recipe.models.uniform import TokenLabeled
 from bigvit.recipe.objective import (
     BinaryCrossEntropy,
+    CrossEntropy,
     Distillation,
     DRLoc,
     ReLabel,
@@ -199,6 +200,12 @@ def _check_objectives(recipe: Recipe) -> None:
         raise ValueError("objectives: none given; give at least one")
     for i, objective in enumerate(recipe.objectives):
         path = f"objectives.{i}"
+        weighted = isinstance(objective, BinaryCrossEntropy | CrossEntropy)
+        if weighted and isinstance(weights := objective.class_weights, tuple):
+            count = recipe.data.classes
+            allowed = f"{count} numbers, one for each of the data's classes, and not all 0"
+            fine = len(weights) == count and any(weights)
+            allow(f"{path}.class_weights", weights, fine, allowed)
         match objective:
             case BinaryCrossEntropy(smoothing=smoothing) if smoothing:
                 raise ValueError(

@@ -28,7 +28,7 @@ OVERFLOWS = 2  # number of the global batch whose gradient overflows
 recipe = replace(
     tiny.fp16,
     model=replace(tiny.fp16.model, depth=1),
-    objectives=(CrossEntropy(weight=0.2, smoothing=0.1),),
+    objectives=(CrossEntropy(weight=0.2, smoothing=0.1, class_weights=None),),
     optim=tiny.lamb.optim,
     ema=0.9,
     batch_size=48,

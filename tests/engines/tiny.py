@@ -46,7 +46,7 @@ adamw = Recipe(
         num_classes=10,
     ),
     data=Digits(image_size=8, augment=Shift(1), repeats=1, mean=(0.305,), std=(0.376,)),
-    objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
     teacher=None,
     optim=AdamW(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
     clip_norm=0.5,  # always smaller than the norm
@@ -69,8 +69,9 @@ lamb = replace(
     ema=0.9,
 )
 lamb_short = replace(lamb, schedule=replace(lamb.schedule, epochs=1, warmup_epochs=0))
-muon = replace(
+muon = replace(  # with classes that count by their images, too
     lamb,
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights="inverse"),),
     optim=Muon(
         lr=3e-3,
         momentum=0.95,

@@ -384,7 +384,10 @@ def test_token_labelling_changes_heads_losses_and_mixing_alone(size: str):
     assert different == {"source", "model.dense_head", "objectives.0.smoothing"}
     assert found["model.dense_head"] is True
     assert recipe.data.mix == MixToken(alpha=1.0, cell=16, group=8)  # pyright: ignore
-    assert recipe.objectives == (CrossEntropy(1.0, 0.1), TokenLabeling(1.0, 0.1, "map"))
+    assert recipe.objectives == (
+        CrossEntropy(1.0, 0.1, class_weights=None),
+        TokenLabeling(1.0, 0.1, "map"),
+    )
     more = recipe.model.parameters(224) - base.model.parameters(224)
     assert more == 1000 * (FAMILIES[size]["embed_dim"] + 1)
     assert batch_layout(recipe, 8, None) == batch_layout(base, 8, None)
