@@ -22,16 +22,9 @@ def single():
 
 
 @pytest.fixture(scope="module")
-def on_two(warm, tmp_path_factory) -> Path:
-    """Folder of what two ranks show in the ordinary tests."""
-    folder = tmp_path_factory.mktemp("muon")
-    return launched(warm, 2, folder, "muon_runs")
-
-
-@pytest.fixture(scope="module")
-def more_on_two(warm, on_two) -> Path:
+def more_on_two(warm, muon_ranks) -> Path:
     """The same folder, after two ranks showed the rest."""
-    return launched(warm, 2, on_two, "muon_more", "muon_halves", "muon_fp16")
+    return launched(warm, 2, muon_ranks, "muon_more", "muon_halves", "muon_fp16")
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +54,8 @@ def test_the_yardstick_is_what_other_orders_of_summation_show(single):
 
 
 @pytest.mark.parametrize("way", [*muon.ORDINARY, "chain"])
-def test_two_ranks_equal_single(way, on_two, single):
-    assert_single(on_two / f"muon 2 {way}", single)
+def test_two_ranks_equal_single(way, muon_ranks, single):
+    assert_single(muon_ranks / f"muon 2 {way}", single)
 
 
 @pytest.mark.slow
@@ -82,8 +75,8 @@ def test_another_number_of_ranks_goes_on(on_three, single):
     assert_single(on_three / "muon elsewhere", single)
 
 
-def test_a_matrix_has_one_moment_and_the_rest_have_two(on_two):
-    last = on_two / "muon 2 1" / "checkpoints" / step_name(LAST)
+def test_a_matrix_has_one_moment_and_the_rest_have_two(muon_ranks):
+    last = muon_ranks / "muon 2 1" / "checkpoints" / step_name(LAST)
     kinds = {row.name: set(row.kinds) for row in read_manifest(last).tensors}
     both = {"weight", "exp_avg", "exp_avg_sq", "ema"}
     hidden = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight")

@@ -170,6 +170,7 @@ EVERYWHERE = {
     "data.std": (0.229, 0.224, 0.225),
     "data.test_crop_ratio": 1.0,
     "objectives.0.weight": 1.0,
+    "objectives.0.class_weights": None,
     "optim.betas": (0.9, 0.999),
     "optim.eps": 1e-8,
     "schedule.warmup_epochs": 5,
