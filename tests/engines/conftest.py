@@ -65,9 +65,9 @@ def lamb_ranks(warm, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def muon_ranks(warm, tmp_path_factory) -> Path:
-    """Folder of the runs with Muon on two ranks."""
+    """Folder of the run with Muon on two ranks."""
     folder = tmp_path_factory.mktemp("muon")
-    done = warm(2, RANKS, folder, "muon_runs", timeout=600)
+    done = warm(2, RANKS, folder, "muon_chain", timeout=600)
     assert done.code == 0, done.output
     return folder
 

@@ -11,11 +11,11 @@ from launched import Way, options, train
 
 from bigvit.ranks.joining import Ranks
 
-ORDINARY: tuple[Way, ...] = (1, "fsdp2 full")
-STAGES: tuple[Way, ...] = (0, 2, 3)
-OTHERS = ("fsdp2 grads", "fsdp2 full_offload", "fairscale oss", "fairscale sdp")
+STAGES: tuple[Way, ...] = (0, 1, 2, 3)
+OTHERS = ("fsdp2 full", "fsdp2 grads", "fsdp2 full_offload", "fairscale oss", "fairscale sdp")
 CUT = ("stage 2, round robin", "stage 2, offloaded", "stage 3, small sub-groups")
-LEGS: tuple[Way, ...] = (3, "fsdp2 grads", 2)
+LEGS: tuple[Way, ...] = (1, "fsdp2 full", 3)
+RESUMED: tuple[Way, ...] = (*STAGES, "fsdp2 full")
 FP16: tuple[Way, ...] = (1, 3, "fsdp2 full")
 BF16 = replace(tiny.bf16, optim=replace(tiny.muon.optim, ns_precision="bf16"))
 
@@ -25,10 +25,8 @@ def _train(ranks: Ranks, path: Path, **more: Any) -> None:
     train(ranks, path, tiny.muon_short, micro_batch=micro, **more)
 
 
-def muon_runs(ranks: Ranks, folder: Path) -> None:
-    """Whole runs, and one that goes from engine to engine."""
-    for way in ORDINARY:
-        _train(ranks, folder / f"muon {ranks.world} {way}", **options(way))
+def muon_chain(ranks: Ranks, folder: Path) -> None:
+    """A run that goes from engine to engine."""
     for leg, way in enumerate(LEGS):
         path = folder / f"muon {ranks.world} chain"
         _train(ranks, path, resume="auto", stop_after=2 * (leg + 1), **options(way))
@@ -51,7 +49,7 @@ def muon_elsewhere(ranks: Ranks, folder: Path) -> None:
 def muon_halves(ranks: Ranks, folder: Path) -> None:
     """Stopped in mid-epoch and resumed; and in bf16, with its iterations in bf16."""
     _train(ranks, folder / "muon elsewhere", stop_after=tiny.STOP, **options(1))
-    for way in (*ORDINARY, *STAGES):
+    for way in RESUMED:
         path = folder / f"muon halves {way}"
         _train(ranks, path, stop_after=tiny.STOP, **options(way))
         _train(ranks, path, resume="auto", **options(way))
@@ -68,4 +66,4 @@ def muon_fp16(ranks: Ranks, folder: Path) -> None:
     precision.fp16(ranks, folder, FP16, FP16, recipe, "muon fp16")
 
 
-SCENARIOS = (muon_runs, muon_more, muon_elsewhere, muon_halves, muon_fp16)
+SCENARIOS = (muon_chain, muon_more, muon_elsewhere, muon_halves, muon_fp16)

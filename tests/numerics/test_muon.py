@@ -17,7 +17,7 @@ from bigvit.data.prepare import Prepare
 from bigvit.engines.build import outline
 from bigvit.engines.masters import Master, Masters
 from bigvit.optim import MUON
-from bigvit.optim.groups import matrices
+from bigvit.optim.groups import matrices, parameter_groups
 from bigvit.optim.muon import newton_schulz
 from bigvit.optim.state import fresh_state
 from bigvit.ranks.joining import alone
@@ -172,6 +172,24 @@ def test_hidden_weights_are_matrices_and_nothing_else_is(name: str):
         assert sum(parts == 3 for parts in found.values()) == (fused if qkv == "split" else 0)
         assert set(found.values()) <= {1, 3}
     assert matrices(outline(recipe), recipe, shapes) == {}
+
+
+def test_depth_and_adamws_share_both_count_in_a_learning_rate(tiny: Recipe):
+    task = Task(replace(tiny, optim=MUON_RECIPE, layer_decay=0.5))
+    named = dict(task.named_parameters())
+    found = {
+        name: (group["matrices"], group["lr_scale"], group["weight_decay"])
+        for group in parameter_groups(named, set(named), task, task.recipe)
+        for p in group["params"]
+        for name, other in named.items()
+        if other is p
+    }
+    depth = task.layers - 1
+    assert found["model.blocks.0.mlp.fc1.weight"] == (True, 0.5**depth, 0.1)
+    assert found["model.blocks.0.mlp.fc1.bias"] == (False, 0.25 * 0.5**depth, 0.0)
+    assert found["model.patch_embed.proj.weight"] == (False, 0.25 * 0.5 ** (depth + 1), 0.1)
+    assert found["model.head.weight"] == (False, 0.25, 0.1)
+    assert found["model.pos_embed"] == (False, 0.25 * 0.5 ** (depth + 1), 0.0)
 
 
 def test_singular_values_come_near_1_in_float32():
