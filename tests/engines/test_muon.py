@@ -10,6 +10,9 @@ from reference import distance, train_single, trained
 from test_resume import assert_equal, state
 
 from bigvit.checkpoint.manifest import read_manifest, step_name
+from bigvit.engines.single import SingleEngine
+from bigvit.optim import MUON
+from bigvit.optim.matrices import matrices_of
 
 YARDSTICK = 5.1e-7  # largest of five orders of summation, as in test_equality.py
 ALLOWED = 10
@@ -55,6 +58,22 @@ def test_the_yardstick_is_what_other_orders_of_summation_show(single):
 
 def test_a_run_from_engine_to_engine_equals_single(muon_ranks, single):
     assert_single(muon_ranks / "muon 2 chain", single)
+
+
+@pytest.mark.slow
+def test_pieces_that_are_orthogonalised_by_themselves_lie_far_above(single):
+    def halve(engine: SingleEngine) -> None:
+        optimizer = engine.masters.optimizer
+        assert isinstance(optimizer, MUON)
+        cut = list(optimizer.matrices.items())
+        optimizer.matrices = {}
+        for weight, found in cut:
+            shape, held = tuple(weight.shape), [range(weight.numel())]
+            optimizer.attach(matrices_of(shape, 2 * len(found), held, 0, weight, 0))
+
+    apart = distance(train_single(tiny.muon_short, change=halve)[0], single)
+    print(f"{apart / YARDSTICK:,.0f} yardsticks")
+    assert apart > 100 * ALLOWED * YARDSTICK
 
 
 @pytest.mark.slow
