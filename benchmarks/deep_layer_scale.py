@@ -85,7 +85,7 @@ RECIPE = Recipe(
         decode="exact",
         held_out=0.0,
     ),
-    objectives=(CrossEntropy(weight=1.0, smoothing=0.0),),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.0, class_weights=None),),
     teacher=None,
     optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
     clip_norm=None,

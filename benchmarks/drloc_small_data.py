@@ -125,7 +125,7 @@ def recipe_of(data: Data, model: Model, seed: int, updates: int, lr: float = LR)
         source="benchmarks/drloc_small_data.py",
         model=model,
         data=Images(data.name, len(data.train), len(data.test), 10, *_images(data.size, data.flip)),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=AdamW(lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
         clip_norm=1.0,

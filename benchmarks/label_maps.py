@@ -174,7 +174,7 @@ def steps(small: bool) -> list[Row]:
     bare = replace(
         recipe,
         model=replace(recipe.model, dense_head=False),
-        objectives=(CrossEntropy(1.0, 0.1),),
+        objectives=(CrossEntropy(1.0, 0.1, class_weights=None),),
     )
     count, rounds = (8, 2) if small else (8, 7)
     took = interleaved({"with": step(recipe, count), "without": step(bare, count)}, rounds)

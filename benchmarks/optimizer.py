@@ -1,4 +1,5 @@
-"""LAMB with an average of the weights, beside timm's and beside AdamW, in units of one copy.
+"""LAMB with an average of the weights, beside timm's and beside AdamW, in units of one copy; then
+Muon beside torch's (benchmarks/muon.py).
 
     python -m benchmarks.optimizer [--small] [--check]
 
@@ -12,6 +13,7 @@ from timm.optim.lamb import Lamb as TimmLamb
 from timm.utils.model_ema import ModelEmaV3
 from torch import nn
 
+from benchmarks import muon
 from benchmarks.measure import Row, arguments, interleaved, ratio, report
 from bigvit import models
 from bigvit.optim.lamb import LAMB
@@ -85,7 +87,9 @@ def main() -> int:
             )
         )
     count = len(source)
-    return report(f"An optimizer step on {count:,} parameters, one thread", rows, options.check)
+    title = f"An optimizer step on {count:,} parameters, one thread"
+    missed = report(title, rows, options.check)
+    return report(*muon.rows(options.small), options.check) or missed
 
 
 if __name__ == "__main__":

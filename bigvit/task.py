@@ -108,6 +108,10 @@ class Task(nn.Module):
             return self.model.layer_id(name.removeprefix("model."))
         return self.layers
 
+    def hidden(self, name: str) -> bool:
+        """Whether a parameter of the model lies behind its embedding and before its last norm."""
+        return name.startswith("model.") and 0 < self.layer_id(name) < self.layers
+
     @property
     def layers(self) -> int:
         """The deepest layer_id."""

@@ -82,7 +82,7 @@ def pretrain(source: str, model: CaiT, *, epochs: int, test_crop_ratio: float) -
         source=source,
         model=model,
         data=replace(IMAGES, test_crop_ratio=test_crop_ratio),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
         clip_norm=None,
@@ -109,7 +109,7 @@ def finetune(
         source=FINETUNE,
         model=replace(model, drop_path=replace(model.drop_path, rate=drop_path)),
         data=replace(IMAGES, image_size=image_size, test_crop_ratio=crop_ratio),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=AdamW(lr=5e-6, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
         clip_norm=None,
@@ -144,7 +144,7 @@ def higher(size: str, image_size: int, *, drop_path: float) -> Recipe:
 def hard(recipe: Recipe, taught: HardDistillation = HARD) -> Recipe:
     """The same by hard distillation (section 3.7; equation 3.3), from RegNetY-16GF at the same
     resolution (section 3.3), with weights and products in bf16 (ours)."""
-    half = CrossEntropy(weight=0.5, smoothing=0.1)
+    half = CrossEntropy(weight=0.5, smoothing=0.1, class_weights=None)
     starts_from = recipe.starts_from and f"{recipe.starts_from}_hard"
     size = recipe.data.image_size
     return replace(
@@ -173,7 +173,7 @@ def tokens(size: str) -> Recipe:
         model=replace(of_size(size), dense_head=True),
         data=replace(before.data, mix=MixToken(alpha=1.0, cell=16, group=8)),
         objectives=(
-            CrossEntropy(weight=1.0, smoothing=0.1),
+            CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),
             TokenLabeling(weight=1.0, smoothing=0.1, labels="map"),
         ),
     )
@@ -279,7 +279,7 @@ cait_b12_deit3_in1k_224 = Recipe(
         drop_path=StochasticDepth(rate=0.1, group=8),
     ),
     data=replace(IMAGES, augment=ThreeAugment(color_jitter=0.3), erasing=0.0),
-    objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+    objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None),),
     teacher=None,
     optim=Lamb(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02),
     clip_norm=1.0,

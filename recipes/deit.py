@@ -75,7 +75,7 @@ REGNETY_16GF = Timm(
 
 TOKEN = DistillationToken(prediction="softmax", decayed=False)  # section 3.3
 TOKEN_REPO = DistillationToken(prediction="logits", decayed=True)
-LABELS = CrossEntropy(weight=1.0, smoothing=0.1)  # table 3.9
+LABELS = CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None)  # table 3.9
 HALF = replace(LABELS, weight=0.5)  # equation 3.3; the repository's alpha of 0.5
 
 METHODS: dict[str, tuple[tuple[Objective, ...], DistillationToken | None]] = {

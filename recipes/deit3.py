@@ -57,6 +57,7 @@ DATASETS = {  # name: training images, test images, classes
 
 RESIZED_CROP = RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic")
 SIMPLE_CROP = SimpleRandomCrop(padding=4, interpolation="bicubic")  # section 6.2.2
+BINARY = BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None)
 THREE_AUGMENT = ThreeAugment(color_jitter=0.3)  # table 6.1
 RAND_AUGMENT = RandAugment(  # rand-m9-mstd0.5-inc1
     operations=2, magnitude=9.0, magnitude_std=0.5, increasing=True
@@ -129,7 +130,7 @@ def pretrain_1k(
         source=source,
         model=model(size, drop_path, num_classes=1000),
         data=images("ImageNet-1k", image_size, RESIZED_CROP, THREE_AUGMENT, 3, MIXUP_CUTMIX),
-        objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+        objectives=(BINARY,),
         teacher=None,
         optim=Lamb(
             lr=lr,
@@ -160,7 +161,7 @@ def finetune_1k(
         source=source,
         model=model(size, drop_path, num_classes=1000),
         data=images("ImageNet-1k", image_size, RESIZED_CROP, RAND_AUGMENT, 1, MIXUP_CUTMIX),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=AdamW(lr=1e-5, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
         clip_norm=None,
@@ -186,7 +187,7 @@ def pretrain_21k(
         source=source,
         model=model(size, drop_path, num_classes=21_841),
         data=images("ImageNet-21k", image_size, SIMPLE_CROP, THREE_AUGMENT, 1, CUTMIX),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=Lamb(lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02),
         clip_norm=1.0,
@@ -212,7 +213,7 @@ def finetune_21k(
         source=source,
         model=model(size, drop_path, num_classes=1000),
         data=images("ImageNet-1k", image_size, SIMPLE_CROP, THREE_AUGMENT, 1, CUTMIX),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=Lamb(lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02),
         clip_norm=1.0,
@@ -241,7 +242,7 @@ def tokens(before: Recipe) -> Recipe:
         model=replace(before.model, dense_head=True),
         data=replace(before.data, mix=MixToken(alpha=1.0, cell=cell, group=8)),
         objectives=(
-            CrossEntropy(weight=1.0, smoothing=0.1),
+            CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),
             TokenLabeling(weight=1.0, smoothing=0.1, labels="map"),
         ),
     )

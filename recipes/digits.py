@@ -27,7 +27,7 @@ digits_vit = Recipe(
         num_classes=10,
     ),
     data=Digits(image_size=8, augment=None, repeats=1, mean=(0.305,), std=(0.376,)),
-    objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
     teacher=None,
     optim=AdamW(lr=4e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
     clip_norm=1.0,

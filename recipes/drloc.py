@@ -171,7 +171,7 @@ def baseline(source: str, name: str, dataset: str, epochs: int, finetuned: bool)
         source=source,
         model=model(name, DATASETS[dataset][3]),
         data=images(dataset),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=AdamW(
             lr=5e-4 if finetuned else 1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05

@@ -56,7 +56,7 @@ fashion_deit = Recipe(
         decode="exact",
         held_out=0.0,
     ),
-    objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
     teacher=None,
     optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
     clip_norm=1.0,
@@ -76,11 +76,11 @@ fashion_resnet = replace(fashion_deit, source="bigvit: the teacher of fashion_de
 
 # lambda and tau are DeiT's (thesis section 3.4.5), and so are the halves (equation 3.3)
 TEACHER = Teacher(RESNET, image_size=28, mean=MEAN, std=STD, precision="fp32")
-HALF = CrossEntropy(weight=0.5, smoothing=0.1)
+HALF = CrossEntropy(weight=0.5, smoothing=0.1, class_weights=None)
 fashion_deit_soft = replace(
     fashion_deit,
     objectives=(
-        CrossEntropy(weight=0.9, smoothing=0.1),
+        CrossEntropy(weight=0.9, smoothing=0.1, class_weights=None),
         SoftDistillation(weight=0.1, tau=3.0, mean="images", head="class"),
     ),
     teacher=TEACHER,

@@ -81,7 +81,7 @@ def pretrain(size: str) -> Recipe:
         source=TABLE_1,
         model=model(size),
         data=replace(IMAGES, test_crop_ratio=CROP_RATIO[size]),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
         clip_norm=None,
@@ -141,7 +141,7 @@ def tokens(size: str) -> Recipe:
         model=replace(before.model, dense_head=True),
         data=replace(before.data, mix=MixToken(alpha=1.0, cell=16, group=8)),
         objectives=(
-            CrossEntropy(weight=1.0, smoothing=0.1),
+            CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),
             TokenLabeling(weight=1.0, smoothing=0.1, labels="map"),
         ),
         optim=replace(before.optim, lr=1.6e-3),

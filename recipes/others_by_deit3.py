@@ -59,7 +59,9 @@ def trained(architecture: str, drop_path: float, sizes: TimmSizes) -> Recipe:
             decode="exact",
             held_out=0.0,
         ),
-        objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+        objectives=(
+            BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None),
+        ),
         teacher=None,
         optim=Lamb(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.02),
         clip_norm=1.0,

@@ -81,7 +81,7 @@ def pretrain(source: str, model: PatchConvNet) -> Recipe:
         source=source,
         model=model,
         data=IMAGES,
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=Lamb(
             lr=3e-3,

@@ -61,7 +61,7 @@ photos_vit_64 = Recipe(
         decode="exact",
         held_out=0.0,
     ),
-    objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),),
+    objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None),),
     teacher=None,
     optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
     clip_norm=1.0,
@@ -124,11 +124,11 @@ photos_resnet_64 = replace(
     photos_vit_64,
     source="bigvit: the teacher of photos_lv_vit_64_tokens, no paper",
     model=ResNet(depths=(1, 1), pooling=AveragePooling(), in_chans=3, num_classes=12),
-    objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
     schedule=Cosine(epochs=8, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
 )
 
-LABELS = CrossEntropy(weight=1.0, smoothing=0.1)
+LABELS = CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None)
 MODEL = LVViT(
     kernels=(7, 3, 4),
     strides=(2, 1, 4),

@@ -50,7 +50,7 @@ def of_photographs(model: Model) -> Recipe:
             decode="exact",
             held_out=0.0,
         ),
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
         clip_norm=1.0,

@@ -97,7 +97,7 @@ def pretrain(model: ResMLP, source: str = TABLE_4_1) -> Recipe:
         source=source,
         model=model,
         data=IMAGES,
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),  # table 3.9
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),  # table 3.9
         teacher=None,
         optim=Lamb(lr=5e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.2),  # section 4.3.1
         clip_norm=None,
@@ -117,7 +117,7 @@ def pretrain(model: ResMLP, source: str = TABLE_4_1) -> Recipe:
 def hard(recipe: Recipe) -> Recipe:
     """The same by hard distillation (equation 3.3) from RegNetY-16GF at the same resolution, with
     the schedule unchanged (section 4.3.1); its weights and products are in bf16 (ours)."""
-    half = CrossEntropy(weight=0.5, smoothing=0.1)
+    half = CrossEntropy(weight=0.5, smoothing=0.1, class_weights=None)
     return replace(
         recipe,
         source=REPO if recipe.source == REPO else DISTILLED,

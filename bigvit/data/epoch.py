@@ -6,6 +6,7 @@ from itertools import islice
 
 import torch
 
+from bigvit.data.class_weights import weights_for
 from bigvit.data.loader import Draw, test_batches, train_batches
 from bigvit.data.prepare import Inputs, Prepare
 from bigvit.data.sources import Source
@@ -37,7 +38,8 @@ class Loader:
         return self._tested() if self.draws is None else self._trained(self.draws)
 
     def _trained(self, draws: Draw) -> Iterator[Inputs]:
-        prepare, count = Prepare(self.recipe, torch.device(self.device)), len(self)
+        device, weights = torch.device(self.device), weights_for(self.recipe, self.source)
+        prepare, count = Prepare(self.recipe, device, weights=weights), len(self)
         layout = batch_layout(self.recipe, 1, None)
         batches = train_batches(
             self.source, self.recipe, layout, 0, self.workers, self.epoch * count, draws

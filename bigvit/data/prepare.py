@@ -6,25 +6,31 @@ map of labels or a teacher's answer, is made here, and is one more field of `Tar
 Shapes: B images, C channels, K classes, H x W cells of the model's grid.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bigvit.data.augment import on_device
 from bigvit.data.batch import Batch, Draws
+from bigvit.data.class_weights import Weights, asked_by
 from bigvit.data.label_maps.cropping import SparseMaps, cropped
 from bigvit.data.mix import mix_images, mix_targets, patch_sources
 from bigvit.recipe import Data, Images, MixToken, Recipe, ReLabel, TokenLabeling
+from bigvit.recipe.objective import ClassWeights
 
 HOST = torch.device("cpu")
 
 Teacher = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) as the student sees them -> logits (B, K) float32."""
+
+
+NO_WEIGHTS: Mapping[ClassWeights, Tensor] = {}
 
 
 class Targets(NamedTuple):
@@ -39,6 +45,7 @@ class Targets(NamedTuple):
     map: Tensor | None = None
     # (B, K) float32: what a map of labels says of the whole crop, mixed as the images are
     crop: Tensor | None = None
+    weights: Mapping[ClassWeights, Tensor] = NO_WEIGHTS  # (K,) float32, by what asks for them
 
 
 class Inputs(NamedTuple):
@@ -98,8 +105,13 @@ class Prepare:
     """Makes the inputs of a recipe's batches, on a device."""
 
     def __init__(
-        self, recipe: Recipe, device: torch.device = HOST, teacher: Teacher | None = None
+        self,
+        recipe: Recipe,
+        device: torch.device = HOST,
+        teacher: Teacher | None = None,
+        weights: Weights | None = None,
     ) -> None:
+        """Args: weights: of classes, as `weights_for` makes them; left out: all 1."""
         self.normalise = Normalise(recipe.data, device)
         self.classes = torch.arange(recipe.model.num_classes, device=device)
         self.group = recipe.data.mixing_group
@@ -110,6 +122,11 @@ class Prepare:
         self.mapped = any(each.labels == "map" for each in of_patches)
         self.labelled = bool(of_patches) and not self.mapped
         self.relabelled = any(isinstance(each, ReLabel) for each in recipe.objectives)
+        every, given = np.ones(len(self.classes), np.float32), weights or {}
+        self.weights = {
+            each: torch.from_numpy(given.get(each, every)).to(device)
+            for each in asked_by(recipe).values()
+        }
         self.ahead = Ahead(device)
         self.teacher = teacher
         self.grid = recipe.model.grid(recipe.data.image_size)
@@ -135,7 +152,7 @@ class Prepare:
             crop = None if crop is None else mix_targets(crop, batch.mix, self.group)
         answers = None if self.teacher is None else self.teacher(images)
         shares = self._of_patches(batch.maps, own, dense, mix)
-        targets = Targets(batch.targets, dense, answers, shares, crop)
+        targets = Targets(batch.targets, dense, answers, shares, crop, self.weights)
         return Inputs(images, targets, batch.draws, batch.number, mix)
 
     def _of_patches(

@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -32,6 +33,7 @@ from bigvit.engines.engine import (
     total,
 )
 from bigvit.engines.masters import Master, Masters
+from bigvit.optim.matrices import Exchange
 from bigvit.ranks.joining import Ranks
 from bigvit.ranks.launched import launched
 from bigvit.recipe import Recipe
@@ -75,18 +77,22 @@ class FSDP2Engine:
         )
         self.modules = [m for m in self.task.modules() if isinstance(m, FSDPModule)]
         self.statistics = self.task.statistics()
-        over = partial(total, self.mesh.get_group(-1), ranks.device)  # who holds other pieces
-        self.masters = Masters(list(self._held()), self.task, recipe, ranks, over)
+        group = self.mesh.get_group(-1)  # who holds other pieces
+        over = partial(total, group, ranks.device)
+        exchange = Exchange(self.mesh.get_local_rank(-1), group, ranks.device)
+        held = list(self._held())
+        self.masters = Masters(held, self.task, recipe, ranks, over, exchange=exchange)
 
     def _held(self) -> Iterator[Master]:
         """This rank's pieces: of each weight, rows of its first dimension."""
         shards, rank = self.mesh.size(-1), self.mesh.get_local_rank(-1)
         writer = self.mesh.ndim == 1 or self.mesh.get_local_rank(0) == 0
         for name, p in self._sharded():
-            rows = -(-p.shape[0] // shards)  # of all ranks but the last ones, which have fewer
-            start = min(rank * rows, p.shape[0]) * p.shape[1:].numel()
+            rows, width = -(-p.shape[0] // shards), p.shape[1:].numel()  # fewer on the last ranks
+            cuts = [width * min(at * rows, p.shape[0]) for at in range(shards + 1)]
             weight = nn.Parameter(p.to_local(), p.requires_grad)
-            yield Master(name, tuple(p.shape), start, weight, writer)
+            held = tuple(range(*pair) for pair in pairwise(cuts))
+            yield Master(name, tuple(p.shape), cuts[rank], weight, writer, held)
 
     def _sharded(self) -> Iterator[tuple[str, DTensor]]:
         for name, p in self.task.named_parameters():

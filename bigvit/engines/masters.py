@@ -14,8 +14,9 @@ from bigvit import optim
 from bigvit.engines.engine import Check, Slice, StepInfo, buffer_slices
 from bigvit.engines.loss_scale import LossScale
 from bigvit.engines.norms import Squares
-from bigvit.optim import LAMB, Segment, Shard
-from bigvit.optim.groups import parameter_groups
+from bigvit.optim import LAMB, MUON, Segment, Shard
+from bigvit.optim.groups import matrices, parameter_groups
+from bigvit.optim.matrices import Exchange, matrices_of
 from bigvit.optim.state import fresh_state, kinds, set_steps, steps
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Recipe
@@ -34,6 +35,7 @@ class Master:
     start: int  # its first element in the flattened parameter
     weight: nn.Parameter
     writer: bool = True  # is this rank the one that saves it
+    held: tuple[range, ...] = ()  # by rank that has pieces: their elements; left out: it is whole
 
 
 class Masters:
@@ -47,10 +49,12 @@ class Masters:
         ranks: Ranks,
         total: Total | None = None,
         step: Callable[[], object] | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         """Args:
         held: what this rank holds, in the model's order; pieces may be empty.
         total: None where every parameter is here.
+        exchange: the ranks that have pieces of the same parameters; None where these are whole.
         step: ends in a step of `optimizer`, which it is by itself. Parameters are whole then.
         """
         self.held, self.task, self.ranks, self.total = held, task, ranks, total
@@ -62,6 +66,8 @@ class Masters:
         fused = ranks.device.type != "cpu"  # also where they are offloaded
         compiled = all(each.weight.device.type != "cpu" for each in held)
         self.optimizer = optim.build(recipe.optim, recipe.ema, groups, fused, compiled)
+        if isinstance(self.optimizer, MUON):
+            self._attach(self.optimizer, exchange)
         for each in self.stepped:
             fresh_state(self.optimizer, each.weight)
         self.step = step
@@ -74,6 +80,18 @@ class Masters:
                 self.optimizer.shards[weight] = Shard(segments, len(names), slots, total)
         self.clip_norm = recipe.clip_norm
         self.loss_scale = LossScale(recipe.precision == "fp16")
+
+    def _attach(self, muon: MUON, exchange: Exchange | None) -> None:
+        """Tell Muon which matrices there are."""
+        shapes = {each.name: each.shape for each in self.held}
+        hidden = matrices(self.task, self.task.recipe, shapes)
+        rank = 0 if exchange is None else exchange.rank
+        for each in self.stepped:
+            if each.name in hidden:
+                held = each.held or (range(math.prod(each.shape)),)
+                parts = hidden[each.name]
+                muon.attach(matrices_of(each.shape, parts, held, rank, each.weight, 0), exchange)
+        muon.attach((), exchange)  # where there is none
 
     def update(
         self,

@@ -19,10 +19,12 @@ def build(objective: recipe.Objective, model: Model, image_size: ImageSize) -> O
     match objective:
         case recipe.BinaryCrossEntropy():
             loss = partial(binary_cross_entropy, threshold=objective.threshold)
-            return Classification("binary_cross_entropy", objective.weight, loss)
+            name, weights = "binary_cross_entropy", objective.class_weights
+            return Classification(name, objective.weight, loss, class_weights=weights)
         case recipe.CrossEntropy():
             loss = partial(cross_entropy, smoothing=objective.smoothing)
-            return Classification("cross_entropy", objective.weight, loss)
+            name, weights = "cross_entropy", objective.class_weights
+            return Classification(name, objective.weight, loss, class_weights=weights)
         case recipe.HardDistillation():
             return Distilled("hard_distillation", objective.weight, objective.head, hard)
         case recipe.SoftDistillation():

@@ -1,4 +1,4 @@
-"""Optimizers: parameter groups, LAMB, averages. The schedule is `bigvit.recipe.Cosine`."""
+"""Optimizers: parameter groups, LAMB, Muon, averages. Schedules are in `bigvit.recipe`."""
 
 from typing import Any
 
@@ -6,9 +6,10 @@ import torch
 
 from bigvit.optim.ema import EMA, average_weights
 from bigvit.optim.lamb import LAMB, Segment, Shard
-from bigvit.recipe import AdamW, Lamb, Optimizer
+from bigvit.optim.muon import MUON
+from bigvit.recipe import AdamW, Lamb, Muon, Optimizer
 
-__all__ = ["EMA", "LAMB", "Segment", "Shard", "build"]
+__all__ = ["EMA", "LAMB", "MUON", "Segment", "Shard", "build"]
 
 
 def build(
@@ -26,7 +27,7 @@ def build(
     Args:
         ema: decay of the weights' average; None for none.
         groups: as `parameter_groups` makes them.
-        fused: AdamW does the elementwise work in one pass.
+        fused: AdamW does the elementwise work in one pass, Muon's too.
         compiled: LAMB does.
     """
     match optim:
@@ -39,3 +40,8 @@ def build(
             return LAMB(
                 groups, lr=0.0, betas=optim.betas, eps=optim.eps, ema=ema, compiled=compiled
             )
+        case Muon():
+            muon = MUON(groups, optim, fused=fused)
+            if ema is not None:
+                average_weights(muon, ema)
+            return muon

@@ -8,13 +8,20 @@ from torch import Tensor
 from bigvit.optim.ema import EMA, averages
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""State that both optimizers keep for every weight, beside the number of steps."""
+"""State that optimizers keep for every weight, beside the number of steps; Muon of its matrices the
+first alone."""
+
+
+def moments(optimizer: torch.optim.Optimizer, tensor: Tensor) -> tuple[str, ...]:
+    """Those that an optimizer keeps of a tensor."""
+    return MOMENTS[:1] if tensor in getattr(optimizer, "matrices", ()) else MOMENTS
 
 
 def kinds(optimizer: torch.optim.Optimizer, tensor: Tensor) -> dict[str, Tensor]:
     """What a checkpoint holds of a tensor: the weight itself, its moments and its average."""
     state = fresh_state(optimizer, tensor)
-    kept = (*MOMENTS, EMA) if averages(optimizer) else MOMENTS
+    kept = moments(optimizer, tensor)
+    kept = (*kept, EMA) if averages(optimizer) else kept
     return {"weight": tensor.detach(), **{kind: state[kind] for kind in kept}}
 
 
@@ -27,7 +34,7 @@ def fresh_state(optimizer: torch.optim.Optimizer, tensor: Tensor) -> dict[str, A
         where = tensor.device if on_device else torch.device("cpu")
         # a step counter of its own for every tensor: a shared one would count once a tensor
         state["step"] = torch.zeros((), dtype=torch.float32, device=where)
-        for kind in MOMENTS:
+        for kind in moments(optimizer, tensor):
             state[kind] = torch.zeros_like(tensor, memory_format=torch.preserve_format)
     if averages(optimizer) and EMA not in state:
         state[EMA] = tensor.detach().clone()

@@ -11,10 +11,11 @@ from bigvit.engines.check import check
 from bigvit.plan.activations import kept_bytes, most_at_once
 from bigvit.plan.clock import Clock, clock
 from bigvit.plan.devices import DEVICES, GIB, Device
+from bigvit.plan.matrices import spread
 from bigvit.plan.states import States, states
 from bigvit.plan.teacher import temporary_bytes, weights_bytes
 from bigvit.plan.traffic import traffic
-from bigvit.plan.weights import weights_of
+from bigvit.plan.weights import hidden, weights_of
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.recipe.layout import batch_layout, micro_batches
 
@@ -103,19 +104,23 @@ class Choice:
         machines = self.machines
         sent = traffic(self.recipe, self.layout, self.run, machines.per_node)
         updated = self.states.updated
+        found = spread(self.recipe, self.layout, self.run, machines.per_node)
+        flops = 0 if found is None else max(found.flops)
         return clock(
             *(self.recipe, self.layout, self.run, machines.device),
-            *(sent, updated, machines.network),
+            *(sent, updated, machines.network, flops),
         )
 
     @property
     def saved(self) -> int:
-        """Bytes of a checkpoint: weights in float32, both moments, and the average."""
+        """Bytes of a checkpoint: weights in float32, their moments, and the average."""
         recipe = self.recipe
         weights = weights_of(recipe)
         trained = sum(weight.size for weight in weights.trained)
         frozen = sum(weight.size for weight in weights.all) - trained
-        return 4 * (3 + (recipe.ema is not None)) * trained + 4 * (frozen + weights.statistics)
+        single = sum(weight.size for weight in hidden(weights.trained))
+        kept = (3 + (recipe.ema is not None)) * trained - single
+        return 4 * (kept + frozen + weights.statistics)
 
     @property
     def files(self) -> int:

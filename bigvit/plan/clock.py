@@ -14,7 +14,7 @@ from bigvit.plan.devices import Device
 from bigvit.plan.teacher import asked
 from bigvit.plan.traffic import Collective
 from bigvit.plan.weights import BYTES, WIDE
-from bigvit.recipe import Lamb, Layout, Recipe, Run
+from bigvit.recipe import Lamb, Layout, Muon, Recipe, Run
 from bigvit.recipe.models.ops import Op
 
 LATENCY = 20e-6  # seconds of a collective, whatever it sends
@@ -167,11 +167,13 @@ def clock(
     sent: Iterable[Collective],
     updated: int,
     network: float,
+    flops: int = 0,
 ) -> Clock:
     """An update of a rank.
 
     Args:
         updated: parameters that this rank's optimizer changes.
+        flops: of its Newton-Schulz iterations.
         network: bytes a second of a node's network, in one direction.
     """
     at, ahead, back = speed(device, recipe.precision, run.compile), Sum(), Sum()
@@ -189,7 +191,7 @@ def clock(
         n * whole.arithmetic,
         n * whole.memory,
         n * whole.launches * device.launch,
-        _optimizer(recipe, updated) / at.copies,
+        _optimizer(recipe, updated) / at.copies + _iterations(recipe, flops, device),
         network_seconds(sent, device.link, network, hidden),
         n * _asking(recipe, layout.micro_batch, device),
     )
@@ -212,6 +214,7 @@ def _asking(recipe: Recipe, images: int, device: Device) -> float:
 def _optimizer(recipe: Recipe, updated: int) -> float:
     """Bytes that clipping, the optimizer and the average read and write."""
     numbers = 3 + 1 + 3  # master and two moments read and written, and the gradient read
+    # (of Muon's matrices one moment, and the gradient once more each way: as much)
     if isinstance(recipe.optim, Lamb):
         numbers += 2 + 1  # the direction, and the weights once more for their norm
     if recipe.clip_norm is not None:
@@ -219,6 +222,14 @@ def _optimizer(recipe: Recipe, updated: int) -> float:
     numbers += 0 if recipe.ema is None else 3
     working = BYTES[recipe.precision] if recipe.precision != "fp32" else 0
     return updated * (WIDE * numbers + working)
+
+
+def _iterations(recipe: Recipe, flops: int, device: Device) -> float:
+    """Seconds of Muon's products of matrices, in their own precision."""
+    if not isinstance(recipe.optim, Muon):
+        return 0.0
+    kind = recipe.optim.ns_precision if device.peaks[recipe.optim.ns_precision] else "fp32"
+    return flops / speed(device, kind, compiled=False).products
 
 
 def network_seconds(
@@ -235,6 +246,7 @@ def network_seconds(
     for each in sent:
         bandwidth = LINKED * (min(link, network / each.through) if each.through else link)
         ways = TIMES_SENT.get(each.kind, 1.0) * (each.ranks - 1) / each.ranks
+        ways = 1.0 if each.kind == "all-to-all" else ways  # it is what goes to others
         seconds = each.times * LATENCY + ways * each.total / bandwidth
         if each.overlaps:
             behind[each.spread] += seconds

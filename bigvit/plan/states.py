@@ -23,7 +23,8 @@ from bigvit.plan.cuts import (
     units,
     zero_of,
 )
-from bigvit.plan.weights import BYTES, WIDE, weights_of
+from bigvit.plan.matrices import spread
+from bigvit.plan.weights import BYTES, WIDE, hidden, weights_of
 from bigvit.recipe import Layout, Recipe, Run
 
 
@@ -105,20 +106,30 @@ class Held:
         self.groups = self.weights.groups(recipe.layer_decay != 1)
 
     def of(
-        self, weights: int, updated: int, tensors: int, masters: int, offload: bool, **more: int
+        self,
+        weights: int,
+        updated: int,
+        tensors: int,
+        masters: int,
+        offload: bool,
+        single: int = 0,
+        **more: int,
     ) -> States:
         """Args:
         weights, masters: bytes.
         updated: elements that the optimizer updates.
+        single: of these, elements of matrices that Muon steps, which have one moment.
         tensors: in which these lie.
         offload: whether masters, moments and the average lie on the host.
         more: the other fields, 0 where they are left out.
         """
-        moments = 2 * WIDE * updated + 4 * tensors
+        moments = WIDE * (2 * updated - single) + 4 * tensors
         average = 0 if self.recipe.ema is None else WIDE * updated
         fields = dict.fromkeys(States.__dataclass_fields__, 0) | more
         fields |= {"weights": weights, "buffers": WIDE * self.weights.statistics}
         fields["updated"] = updated
+        if found := spread(self.recipe, self.layout, self.run, self.per_node):
+            fields["temporary"] = max(fields["temporary"], found.temporary)
         if offload:
             fields["host"] += masters + moments + average
         else:
@@ -144,6 +155,7 @@ class Held:
             gradients=gradients,
             # laid end to end to be reduced
             buckets=0 if single else self.gradient * min(trained, WHOLE_BUCKET),
+            single=elements(hidden(self.trained)),
             stepping=gradients + self.copies(trained, self.gradient),
             temporary=self.squares(max(w.size for w in self.trained)),
         )
@@ -191,6 +203,7 @@ class Held:
             len(shares),
             WIDE * updated,
             offload,
+            single=sum(share(elements(g), world) for g in self.groups if g[0].hidden),
             gradients=gradients,
             buckets=buckets,
             stepping=kept + left + standing + (0 if compact or offload else WIDE * largest),
@@ -234,6 +247,7 @@ class Held:
             len(sums),
             WIDE * updated,
             offload,
+            single=pieces(hidden(self.trained), world),
             gradients=0 if offload else gradients,
             buckets=bucket + again,
             gathered=live + (0 if far else second),
@@ -264,6 +278,7 @@ class Held:
             len(self.trained),
             0,
             way.offload,
+            single=rows(hidden(self.trained), shards),
             gradients=0 if way.offload else gradients,
             # of one block in the model's type, of it and the one before as they are sent
             buckets=kind * (block + rest) + 2 * self.gradient * block,
@@ -295,6 +310,7 @@ class Held:
             max(map(len, mine)),
             WIDE * updated if self.mixed else 0,
             False,
+            single=min(elements(hidden(part)) for part in mine),
             gradients=gradients,
             buckets=buckets,
             stepping=stepping + copies,

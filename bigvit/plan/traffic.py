@@ -20,11 +20,12 @@ from bigvit.plan.cuts import (
     units,
     zero_of,
 )
+from bigvit.plan.matrices import spread
 from bigvit.plan.weights import BYTES, Weight, weights_of
 from bigvit.recipe import Lamb, Layout, Recipe, Run
 
-Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"]
-What = Literal["gradients", "weights", "norms", "losses", "statistics"]
+Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"]
+What = Literal["gradients", "weights", "norms", "losses", "statistics", "matrices"]
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes after which DistributedDataParallel reduces
 
@@ -34,7 +35,8 @@ class Collective(NamedTuple):
 
     kind: Kind
     what: What
-    bytes: int  # of the whole tensor, the mean of all: `total` is exact
+    # of the whole tensor, the mean of all: `total` is exact; of an all-to-all, a rank's own
+    bytes: int
     times: int  # an update; an estimate where buckets decide
     ranks: int  # that take part
     overlaps: bool  # can go on beside computing
@@ -43,11 +45,14 @@ class Collective(NamedTuple):
     spread: int  # micro-batches in which an equal part is sent
 
 
-def traffic(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> tuple[Collective, ...]:
+def traffic(
+    recipe: Recipe, layout: Layout, run: Run, per_node: int, rank: int | None = None
+) -> tuple[Collective, ...]:
     """The collectives of an update, none where there is one rank.
 
     Args:
         per_node: ranks of a node.
+        rank: whose all-to-alls are counted; left out: of the one with most.
     """
     if layout.world == 1:
         return ()
@@ -64,7 +69,7 @@ def traffic(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> tuple[Co
             each = sent.owned()
         case "single":
             pass
-    return (*each, *sent.losses())
+    return (*each, *sent.matrices(layout, rank), *sent.losses())
 
 
 def totals(sent: Iterable[Collective]) -> Counter[tuple[str, int]]:
@@ -123,6 +128,13 @@ class Sent:
         if isinstance(self.recipe.optim, Lamb) and self.recipe.optim.weight_decay:
             sizes = [16 * len(group) for group in groups if group[0].decayed]
             yield from self.of("all-reduce", "norms", sum(sizes), len(sizes))
+
+    def matrices(self, layout: Layout, rank: int | None) -> Iterator[Collective]:
+        """What Muon hands to the owners of matrices, and gets back."""
+        found = spread(self.recipe, layout, self.run, self.node)
+        if found is not None and found.calls:
+            most = max(found.sent) if rank is None else found.sent[rank % found.ranks]
+            yield from self.of("all-to-all", "matrices", most, found.calls, ranks=found.ranks)
 
     def whole(self, _: dict[str, Any]) -> Iterator[Collective]:
         """DeepSpeed's stage 0."""

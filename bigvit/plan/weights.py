@@ -1,13 +1,14 @@
 """Every parameter of a recipe, one by one, from what its model says that it
 computes. No torch here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from bigvit.recipe import DRLoc, ImageSize, Model, Objective, Recipe
+from bigvit.recipe import DRLoc, ImageSize, Model, Muon, Objective, Recipe
 from bigvit.recipe.models.ops import Op
+from bigvit.recipe.muon import parts_of
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}  # of a number in a recipe's precision
 WIDE = 4  # of one in float32: of the residual stream, masters, moments and averages
@@ -23,6 +24,13 @@ class Weight(NamedTuple):
     module: int  # number of its module in the order of the forward pass
     decayed: bool
     trained: bool
+    parts: int = 1  # matrices that lie above each other in it, as Muon takes them
+    hidden: bool = False  # one that Muon steps
+
+
+def hidden(weights: Iterable[Weight]) -> list[Weight]:
+    """Those that Muon steps."""
+    return [w for w in weights if w.hidden]
 
 
 class Weights(NamedTuple):
@@ -37,22 +45,29 @@ class Weights(NamedTuple):
 
     def groups(self, by_layer: bool) -> list[list[Weight]]:
         """The optimizer's groups, as `bigvit.optim.groups` makes them."""
-        found: dict[tuple[int, bool], list[Weight]] = {}
+        found: dict[tuple[int, bool, bool], list[Weight]] = {}
         for w in self.trained:
-            found.setdefault((w.layer if by_layer else 0, not w.decayed), []).append(w)
+            key = w.layer if by_layer else 0, not w.decayed, not w.hidden
+            found.setdefault(key, []).append(w)
         return [found[key] for key in sorted(found)]
 
 
 def weights_of(recipe: Recipe) -> Weights:
     """All that a recipe's task has, the objectives' too."""
     size, only = recipe.data.image_size, recipe.trainable == "attention"
-    return _weights(recipe.model, size, recipe.objectives, only)
+    qkv = recipe.optim.qkv if isinstance(recipe.optim, Muon) else None
+    return _weights(recipe.model, size, recipe.objectives, only, qkv)
 
 
 @lru_cache
 def _weights(
-    model: Model, size: ImageSize, objectives: tuple[Objective, ...], only: bool
+    model: Model,
+    size: ImageSize,
+    objectives: tuple[Objective, ...],
+    only: bool,
+    qkv: Literal["split", "whole"] | None,
 ) -> Weights:
+    """Args: qkv: what Muon does with these, None where the optimizer is another one."""
     ops = (op for op in model.ops(size) if op.parameters)
     own: list[Weight] = []  # of the model itself: they stand before those of its modules
     found: list[Weight] = []
@@ -69,12 +84,21 @@ def _weights(
                 modules += 1
                 statistics += op.parameters * (op.kind == "batch norm")
             blocks += block is not None
+    if qkv is not None:
+        own, found = ([_for_muon(w, blocks, qkv) for w in each] for each in (own, found))
     for objective in objectives:
         if isinstance(objective, DRLoc):
             for op in (op for op in objective.ops(model.maps(size)) if op.parameters):
                 found += _of(op, None, blocks + 1, modules, True)
                 modules += 1
     return Weights((*own, *found), statistics)
+
+
+def _for_muon(w: Weight, blocks: int, qkv: Literal["split", "whole"]) -> Weight:
+    """A weight with what Muon makes of it, as `bigvit.optim.groups` says."""
+    parts = w.parts if qkv == "split" and w.rows % w.parts == 0 else 1
+    inside = w.decayed and 0 < w.layer <= blocks
+    return w._replace(parts=parts, hidden=inside and w.rows > parts and w.size > w.rows)
 
 
 def _attends(module: str) -> bool:
@@ -90,7 +114,7 @@ def _of(op: Op, block: int | None, layer: int, module: int, trained: bool) -> It
 
     if op.shape:  # of a product with a matrix
         matrix = op.shape[1] * op.shape[2]
-        yield made(matrix, op.shape[2], True)
+        yield made(matrix, op.shape[2], True)._replace(parts=parts_of(f"{op.module}.weight"))
         if op.parameters > matrix:
             yield made(op.parameters - matrix, op.shape[2])
     elif op.kind in ("norm", "batch norm"):

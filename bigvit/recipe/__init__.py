@@ -21,6 +21,7 @@ from bigvit.recipe.models.swin import *
 from bigvit.recipe.models.t2t_vit import *
 from bigvit.recipe.models.timm import *
 from bigvit.recipe.models.vit import *
+from bigvit.recipe.muon import *
 from bigvit.recipe.objective import *
 from bigvit.recipe.optim import *
 from bigvit.recipe.recipe import *

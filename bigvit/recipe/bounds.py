@@ -58,6 +58,10 @@ Length = Annotated[T, Bound(1, MOST_UPDATES)]  # of a training, in epochs or upd
 LengthFrom0 = Annotated[T, Bound(0, MOST_UPDATES)]
 Memory = Annotated[T, Bound(0.0, 2.0**20, above=True)]  # of a device, GiB
 Workers = Annotated[T, Bound(0, 1024)]
+# of optimizers
+PeakLr = Annotated[float, Bound(0.0, 1e30, above=True)]
+Epsilon = Annotated[float, Bound(1e-38, 1000.0)]  # the smallest is what float32 tells from 0
+Decay = Annotated[float, Bound(0.0, 1000.0)]
 
 
 @cache

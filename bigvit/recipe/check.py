@@ -21,11 +21,13 @@ from bigvit.recipe.depth import sides
 from bigvit.recipe.models.uniform import TokenLabeled
 from bigvit.recipe.objective import (
     BinaryCrossEntropy,
+    CrossEntropy,
     Distillation,
     DRLoc,
     ReLabel,
     TokenLabeling,
 )
+from bigvit.recipe.optim import WarmupStableDecay
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
@@ -198,6 +200,12 @@ def _check_objectives(recipe: Recipe) -> None:
         raise ValueError("objectives: none given; give at least one")
     for i, objective in enumerate(recipe.objectives):
         path = f"objectives.{i}"
+        weighted = isinstance(objective, BinaryCrossEntropy | CrossEntropy)
+        if weighted and isinstance(weights := objective.class_weights, tuple):
+            count = recipe.data.classes
+            allowed = f"{count} numbers, one for each of the data's classes, and not all 0"
+            fine = len(weights) == count and any(weights)
+            allow(f"{path}.class_weights", weights, fine, allowed)
         match objective:
             case BinaryCrossEntropy(smoothing=smoothing) if smoothing:
                 raise ValueError(
@@ -312,6 +320,10 @@ def _check_schedule(recipe: Recipe) -> None:
     epochs, warmup = schedule.epochs, schedule.warmup_epochs
     allowed = f"0 to schedule.epochs ({epochs})"
     allow("schedule.warmup_epochs", warmup, warmup <= epochs, allowed)
+    if isinstance(schedule, WarmupStableDecay):
+        decay, most = schedule.decay_epochs, epochs - warmup
+        allowed = f"0 to {most}, what the warm-up leaves of schedule.epochs ({epochs})"
+        allow("schedule.decay_epochs", decay, decay <= most, allowed)
     if recipe.updates_per_epoch == 0:
         raise ValueError(
             f"batch_size: {batch} is larger than an epoch ({data.train_images} images); choose a "

@@ -25,23 +25,46 @@ __all__ = [
 Weight = Annotated[float, Bound(0.0, 1e6)]
 Temperature = Annotated[float, Bound(1e-3, 1e3)]
 Head = Literal["class", "distillation"]
+ByFrequency = Literal[
+    "inverse",
+    "inverse sqrt",
+    "effective 0.9",
+    "effective 0.99",
+    "effective 0.999",
+    "effective 0.9999",
+]
+ClassWeights = ByFrequency | tuple[float, ...]
+"""How much each class counts: by its number of training images n as 1 / n, 1 / sqrt(n), or one over
+the effective number (1 - b^n) / (1 - b) with the b of Cui et al. (arXiv:1901.05555, section 4);
+or a number for each class. `bigvit.data.class_weights` has their scale."""
+OfClasses = Annotated[ClassWeights | None, Bound(0.0, 1e6)]
 
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
-    """One binary problem a class, averaged over batch and classes (DeiT III, section 6.2.1)."""
+    """One binary problem a class, averaged over batch and classes (DeiT III, section 6.2.1).
+
+    Class weights are torch's `pos_weight`: what an image says for its classes counts so much, what
+    it says against the others is as before. (Cui et al. weight all of an image's problems by
+    its class, of which a mixed image has two.)"""
 
     weight: Weight  # factor of this loss in the sum
     threshold: ShareBelow1[float]  # a target above this is made 1, any other 0
     smoothing: ShareBelow1[float]  # must be 0: smoothed, every class would be above the threshold
+    class_weights: OfClasses  # of positives; None: all 1
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Cross-entropy with the target distribution, averaged over the batch."""
+    """Cross-entropy with the target distribution, averaged over the batch.
+
+    Class weights are the `weight` of torch's `cross_entropy` for targets that are distributions:
+    each class's term counts so much, smoothing's too, and the sum is divided by the images, not by
+    their weights. So it does not depend on how a batch is cut."""
 
     weight: Weight  # factor of this loss in the sum
     smoothing: ShareBelow1[float]  # share of a target spread evenly over the classes, in [0, 1)
+    class_weights: OfClasses  # None: all 1
 
 
 @dataclass(frozen=True)

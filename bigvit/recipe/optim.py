@@ -2,16 +2,22 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
-from bigvit.recipe.bounds import Bound, Length, LengthFrom0, ShareBelow1
+from bigvit.recipe.bounds import (
+    Bound,
+    Decay,
+    Epsilon,
+    Length,
+    LengthFrom0,
+    PeakLr,
+    ShareBelow1,
+)
+from bigvit.recipe.muon import Muon
 
-__all__ = ["AdamW", "Cosine", "Lamb", "Optimizer", "Schedule"]
+__all__ = ["AdamW", "Cosine", "Lamb", "Optimizer", "Schedule", "WarmupStableDecay"]
 
-PeakLr = Annotated[float, Bound(0.0, 1e30, above=True)]
 Lr = Annotated[float, Bound(0.0, 1000.0)]
-Epsilon = Annotated[float, Bound(1e-38, 1000.0)]  # the smallest is what float32 tells from 0
-Decay = Annotated[float, Bound(0.0, 1000.0)]
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Lamb:
     weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
 
 
-Optimizer = AdamW | Lamb
+Optimizer = AdamW | Lamb | Muon
 
 
 @dataclass(frozen=True)
@@ -56,4 +62,35 @@ class Cosine:
         return self.min_lr + 0.5 * (peak - self.min_lr) * (1 + math.cos(math.pi * progress))
 
 
-Schedule = Cosine
+@dataclass(frozen=True)
+class WarmupStableDecay:
+    """Linear warm-up, a constant learning rate, and its decay at the end (MiniCPM,
+    arXiv:2404.06395, section 4.2; Haegele et al., arXiv:2405.18392, section 3).
+
+    Until the decay begins no rate depends on `epochs`: a run goes on with more of them from a
+    checkpoint before it, as if they had been planned. The decay is the two forms of Haegele et al.,
+    whose "1-sqrt" ends lower at the same length; they find a fifth of the training enough.
+    """
+
+    epochs: Length[int]  # of training
+    warmup_epochs: LengthFrom0[int]  # of linear warm-up, part of `epochs`
+    warmup_lr: Lr  # at the first update
+    decay_epochs: LengthFrom0[int]  # of the decay, the last ones of `epochs`
+    # of what lies above min_lr, after a share s of the decay: 1 - s is left, or 1 - sqrt(s)
+    decay: Literal["linear", "1-sqrt"]
+    min_lr: Lr  # at the end
+
+    def lr(self, peak: float, update: int, updates_per_epoch: int) -> float:
+        """Learning rate of an update (0 is the first): nothing but this number decides it."""
+        warmup = self.warmup_epochs * updates_per_epoch
+        if update < warmup:
+            return self.warmup_lr + (peak - self.warmup_lr) * update / warmup
+        start = (self.epochs - self.decay_epochs) * updates_per_epoch
+        if update <= start:
+            return peak
+        gone = (update - start) / (self.decay_epochs * updates_per_epoch)
+        left = 1 - (gone if self.decay == "linear" else math.sqrt(gone))
+        return self.min_lr + (peak - self.min_lr) * left
+
+
+Schedule = Cosine | WarmupStableDecay

@@ -39,6 +39,8 @@ ADDED: dict[str, dict[str, Any]] = {
     "CaiT": {"distillation": None, "dense_head": False},
     "Images": {"test_images": None, "decode": "exact", "held_out": 0.0},
     "TokenLabeling": {"labels": "image"},
+    "BinaryCrossEntropy": {"class_weights": None},
+    "CrossEntropy": {"class_weights": None},
 }
 """Fields that came later, by dataclass, with what files written before them meant; or what says it
 of the rest of their values."""
@@ -182,6 +184,8 @@ def _member(members: tuple[Any, ...], value: Any, path: str) -> Any:
         if isinstance(value, dict) and value.get(KIND) == member.__name__:
             return member
         if type(value) is (list if get_origin(member) is tuple else member):
+            return member
+        if get_origin(member) is Literal and type(value) is str:
             return member
     names = ", ".join(getattr(member, "__name__", str(member)) for member in rest)
     raise ValueError(f"{path}: {_shown(value)} is none of {names}")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bigvit.engines.arrangement import NAMED
 from bigvit.engines.build import outline
-from bigvit.optim.groups import parameter_groups
+from bigvit.optim.groups import matrices, parameter_groups
 from bigvit.plan.cuts import owners, share, zero_of
 from bigvit.recipe import Layout, Recipe, Run
 
@@ -45,8 +45,14 @@ class Pieces:
         groups = parameter_groups(named, trained, task, recipe)
         self.groups = [[names[id(p)] for p in group["params"]] for group in groups]
         self.trained = [name for group in self.groups for name in group]
-        average = () if recipe.ema is None else ("ema",)
-        self.kinds = ("weight", "exp_avg", "exp_avg_sq", *average)
+        hidden, average = (
+            matrices(task, recipe, self.shapes),
+            () if recipe.ema is None else ("ema",),
+        )
+        self.kinds: dict[str, tuple[str, ...]] = {name: ("weight",) for name in self.frozen}
+        for name in self.trained:
+            squares = () if name in hidden else ("exp_avg_sq",)
+            self.kinds[name] = ("weight", "exp_avg", *squares, *average)
 
     def of(self, rank: int) -> Iterator[Piece]:
         """Those of a rank."""
@@ -54,7 +60,7 @@ class Pieces:
             yield Piece(name, "buffer", shape, 0, math.prod(shape), rank == 0)
         for name, start, stop, writer in self._cut(rank):
             if start < stop:
-                for kind in self.kinds if name not in self.frozen else ("weight",):
+                for kind in self.kinds[name]:
                     yield Piece(name, kind, self.shapes[name], start, stop, writer)
 
     def _cut(self, rank: int) -> Iterator[tuple[str, int, int, bool]]:

@@ -29,6 +29,7 @@ KINDS = {
     "reduce_scatter_tensor_coalesced_": "reduce-scatter",
     "broadcast_": "broadcast",
     "reduce_": "reduce",
+    "alltoall_base_": "all-to-all",
 }
 """Collectives of torch's c10d, as `bigvit.plan.traffic` calls them."""
 

@@ -270,7 +270,7 @@ def _compare_bytes(found: Findings, said: States, own: Part, of: str) -> None:
 def _compare_traffic(
     found: Findings, recipe: Recipe, layout: Layout, run: Run, per_node: int, own: Part, of: str
 ) -> tuple[dict[str, int], dict[str, int]]:
-    said = totals(traffic(recipe, layout, run, per_node))
+    said = totals(traffic(recipe, layout, run, per_node, own.rank))
     predicted = {f"{kind} over {ranks}": size for (kind, ranks), size in sorted(said.items())}
     if own.sent is None:
         found.not_proved.append(f"the collectives: no update could be done here ({own.update})")

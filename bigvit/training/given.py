@@ -1,4 +1,5 @@
-"""What a run is given beside its recipe: weights to start from, a teacher's, label maps."""
+"""What a run is given beside its recipe: weights to start from, a teacher's, label maps, and how
+much classes count by its images."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,13 +9,14 @@ import torch
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.teacher import TeacherWeights
 from bigvit.checkpoint.weights import Unfit, fitted, read_init
+from bigvit.data.class_weights import Weights, weights_for
 from bigvit.data.label_maps.form import BadMaps
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.sources import Source
 from bigvit.engines.build import Initial, outline
 from bigvit.engines.teacher import Teaching, TooLarge, check_room
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Command
+from bigvit.recipe import Command, Recipe
 from bigvit.training.start import Refused, Start, given_to, refuse_changes
 
 
@@ -95,6 +97,23 @@ def given_maps(
     cells, made_by = "{} x {}".format(*maps.form.cells), maps.form.teacher.name
     report(f"label maps {folder}: {cells} cells, top {maps.form.top}, made by {made_by}")
     return maps, digest
+
+
+def given_class_weights(recipe: Recipe, source: Source, report: Callable[[str], None]) -> Weights:
+    """What the recipe's objectives ask for by the number of each class's images, which every rank
+    counts alike."""
+    try:
+        found = weights_for(recipe, source)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    for asked, weights in found.items():
+        if isinstance(asked, str):
+            least, most = int(weights.argmin()), int(weights.argmax())
+            report(
+                f"class weights, {asked}: {weights[least]:.3g} ({source.classes[least]}) to "
+                f"{weights[most]:.3g} ({source.classes[most]})"
+            )
+    return found
 
 
 def _refuse_another(

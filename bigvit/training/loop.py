@@ -16,6 +16,7 @@ from bigvit.checkpoint.sound import newest_sound
 from bigvit.data import photo
 from bigvit.data.bad import BadImages, TooManyBad, gather
 from bigvit.data.batch import Batch
+from bigvit.data.class_weights import Weights
 from bigvit.data.index import shared
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
@@ -33,7 +34,7 @@ from bigvit.recipe import Command, Images, Layout
 from bigvit.recipe.store import left_out, to_json
 from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
 from bigvit.training.foreseen import foreseen
-from bigvit.training.given import given_maps, given_teacher, given_weights
+from bigvit.training.given import given_class_weights, given_maps, given_teacher, given_weights
 from bigvit.training.loss_guard import LossGuard, LossJumped
 from bigvit.training.profile import Profile
 from bigvit.training.progress import Place, Progress
@@ -76,6 +77,7 @@ def run(
         due = manifest.evaluation_due and test_set is not None
     index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
     _check_data(index, found, options.allow_change, ranks)
+    weights = given_class_weights(recipe, train_set, report)
     teaching, its = given_teacher(command, start, found, ranks, report)
     maps, theirs = given_maps(command, start, found, train_set, ranks, report)
     digests = {"teacher": its, "label_maps": theirs}
@@ -118,7 +120,7 @@ def run(
     try:
         training = Training(
             *(command, layout, engine, saver, train_set, test_set, progress, profile),
-            *(stop_requested, losses, teaching, maps),
+            *(stop_requested, losses, teaching, maps, weights),
         )
         is_saved = found is not None and found[0].parent == saver.folder
         return training.run(first, is_saved, due)
@@ -179,11 +181,15 @@ class Training:
         losses: Sequence[float] = (),
         teaching: Teaching | None = None,
         maps: LabelMaps | None = None,
+        weights: Weights | None = None,
     ) -> None:
-        """Args: losses: of the updates before, which the loss guard looks back at."""
+        """Args:
+        losses: of the updates before, which the loss guard looks back at.
+        weights: of classes.
+        """
         self.recipe, self.options, self.layout = command.recipe, command.run, layout
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
-        self.prepare = Prepare(self.recipe, self.ranks.device, teaching)
+        self.prepare = Prepare(self.recipe, self.ranks.device, teaching, weights)
         self.train_set, self.test_set, self.maps = train_set, test_set, maps
         self.progress, self.profile = progress, profile
         self.stop_requested = stop_requested

@@ -30,7 +30,10 @@ def run(folder: Path, loss: DRLoc | None, updates: int) -> Path:
     """A run folder of a small ViT that learned on digits where its tokens lie."""
     _, recipe = find_recipe("digits_vit")
     model = replace(recipe.model, embed_dim=16, depth=2, num_heads=2)
-    objectives = (CrossEntropy(weight=1.0, smoothing=0.1), *([loss] if loss else []))
+    objectives = (
+        CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),
+        *([loss] if loss else []),
+    )
     recipe = replace(recipe, model=model, objectives=objectives, batch_size=24)
     engine = SingleEngine(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)

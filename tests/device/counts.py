@@ -37,6 +37,7 @@ MICRO_BATCH = 36  # two on each of two ranks
 RECIPES = {
     "AdamW": replace(localization.vit, ema=None),
     "LAMB": replace(localization.vit, optim=tiny.lamb.optim),
+    "Muon": replace(localization.vit, optim=tiny.muon.optim),
 }
 
 

@@ -64,6 +64,15 @@ def lamb_ranks(warm, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def muon_ranks(warm, tmp_path_factory) -> Path:
+    """Folder of the run with Muon on two ranks."""
+    folder = tmp_path_factory.mktemp("muon")
+    done = warm(2, RANKS, folder, "muon_chain", timeout=600)
+    assert done.code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="session")
 def four_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the runs with LAMB on four ranks."""
     folder = tmp_path_factory.mktemp("four")

@@ -126,7 +126,7 @@ def _updates(ranks: Ranks, path: str) -> dict[str, float]:
 
     def keep(optimizer: torch.optim.Optimizer, *_: object) -> None:
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for part, flat, offset in inside._parts():
+        for part, flat, offset in inside.parts():
             if id(flat) in stepped and part.writer:
                 whole = gradients.setdefault(part.name, torch.zeros(part.shape))
                 piece = flat.grad.view(-1)[offset : offset + part.stop - part.start]

@@ -19,7 +19,7 @@ from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
 from bigvit.engines.engine import NotFinite
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import CrossEntropy, Run
+from bigvit.recipe import CrossEntropy, Recipe, Run
 
 STAGES = (0, 1, 2, 3)
 RESUMED = (0, 3)
@@ -28,7 +28,7 @@ OVERFLOWS = 2  # number of the global batch whose gradient overflows
 recipe = replace(
     tiny.fp16,
     model=replace(tiny.fp16.model, depth=1),
-    objectives=(CrossEntropy(weight=0.2, smoothing=0.1),),
+    objectives=(CrossEntropy(weight=0.2, smoothing=0.1, class_weights=None),),
     optim=tiny.lamb.optim,
     ema=0.9,
     batch_size=48,
@@ -37,15 +37,20 @@ recipe = replace(
 
 
 def fp16(
-    ranks: Ranks, folder: Path, ways: Sequence[Way] = STAGES, resumed: Sequence[Way] = RESUMED
+    ranks: Ranks,
+    folder: Path,
+    ways: Sequence[Way] = STAGES,
+    resumed: Sequence[Way] = RESUMED,
+    recipe: Recipe = recipe,
+    called: str = "fp16",
 ) -> None:
     """fp16 at every stage; at some stopped and resumed, with an overflow before the stop."""
     with _allowed(), _overflowing({OVERFLOWS}, ranks):
         for way in ways:
             more = {"micro_batch": recipe.batch_size // ranks.world, **options(way)}
-            train(ranks, folder / f"fp16_{way}", recipe, **more)
+            train(ranks, folder / f"{called}_{way}", recipe, **more)
             if way in resumed:
-                path = folder / f"fp16_halves_{way}"
+                path = folder / f"{called}_halves_{way}"
                 train(ranks, path, recipe, stop_after=tiny.STOP, **more)
                 train(ranks, path, recipe, resume="auto", **more)
 

@@ -22,6 +22,7 @@ import guards  # noqa: E402
 import labelled  # noqa: E402
 import lamb  # noqa: E402
 import localization  # noqa: E402
+import muon  # noqa: E402
 import others  # noqa: E402
 import pooling  # noqa: E402
 import precision  # noqa: E402
@@ -236,6 +237,7 @@ SCENARIOS = {
         *guards.SCENARIOS,
         *lamb.SCENARIOS,
         *localization.SCENARIOS,
+        *muon.SCENARIOS,
         *others.SCENARIOS,
         others_ranks,
         *pooling.SCENARIOS,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import step_name
+from bigvit.data.class_weights import weights_for
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare, Teacher
@@ -69,9 +70,10 @@ def train_single(
     engine.order = order
     if change is not None:
         change(engine)
-    prepare = Prepare(recipe, engine.ranks.device, teacher)
+    source = source or DigitsSource("train")
+    prepare = Prepare(recipe, engine.ranks.device, teacher, weights_for(recipe, source))
     batches = train_batches(
-        source or DigitsSource("train"),
+        source,
         recipe,
         tiny.cut(recipe, 1),
         *(0, 0, 0),

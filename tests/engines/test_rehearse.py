@@ -14,7 +14,9 @@ from bigvit.rehearse.checkpoint import rehearse_checkpoint
 from bigvit.rehearse.pieces import Pieces
 
 
-@pytest.mark.parametrize(("ranks", "least"), [("two_ranks", 4), ("lamb_ranks", 1)])
+@pytest.mark.parametrize(
+    ("ranks", "least"), [("two_ranks", 4), ("lamb_ranks", 1), ("muon_ranks", 1)]
+)
 def test_a_checkpoints_pieces_and_files_are_those_of_real_ranks(ranks, least, request):
     folder: Path = request.getfixturevalue(ranks)
     ways = set[tuple[str, str]]()

@@ -15,6 +15,7 @@ from bigvit.recipe import (
     Lamb,
     LayerScale,
     Layout,
+    Muon,
     Recipe,
     ResMLP,
     Shift,
@@ -45,7 +46,7 @@ adamw = Recipe(
         num_classes=10,
     ),
     data=Digits(image_size=8, augment=Shift(1), repeats=1, mean=(0.305,), std=(0.376,)),
-    objectives=(CrossEntropy(weight=1.0, smoothing=0.1),),
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
     teacher=None,
     optim=AdamW(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
     clip_norm=0.5,  # always smaller than the norm
@@ -68,6 +69,25 @@ lamb = replace(
     ema=0.9,
 )
 lamb_short = replace(lamb, schedule=replace(lamb.schedule, epochs=1, warmup_epochs=0))
+muon = replace(  # with classes that count by their images, too
+    lamb,
+    objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights="inverse"),),
+    optim=Muon(
+        lr=3e-3,
+        momentum=0.95,
+        nesterov=True,
+        ns_steps=5,
+        coefficients=(3.4445, -4.7750, 2.0315),
+        ns_precision="fp32",
+        adjust_lr="match_rms_adamw",
+        qkv="split",
+        weight_decay=0.1,
+        adamw_lr_ratio=0.5,
+        betas=(0.9, 0.95),
+        eps=1e-8,
+    ),
+)
+muon_short = replace(muon, schedule=lamb_short.schedule)
 cait_adamw = replace(
     adamw,
     model=CaiT(

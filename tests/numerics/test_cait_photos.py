@@ -233,7 +233,7 @@ def test_the_one_informative_patch_has_the_maximum(tmp_path: Path):
         recipe,
         model=model,
         data=data,
-        objectives=(CrossEntropy(weight=1.0, smoothing=0.0),),
+        objectives=(CrossEntropy(weight=1.0, smoothing=0.0, class_weights=None),),
         optim=replace(recipe.optim, lr=3e-3),
         batch_size=32,
     )

@@ -153,7 +153,7 @@ def recipe_of(model: Any) -> Recipe:
     """Of a student of scanned digits with a token, whose teacher is a plain ViT."""
     data, objectives = (
         digits_vit.data,
-        (CrossEntropy(0.5, 0.1), HardDistillation(0.5, "distillation")),
+        (CrossEntropy(0.5, 0.1, class_weights=None), HardDistillation(0.5, "distillation")),
     )
     teacher = Teacher(digits_vit.model, data.image_size, data.mean, data.std, "fp32")
     return replace(digits_vit, model=model, objectives=objectives, teacher=teacher)

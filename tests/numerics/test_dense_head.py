@@ -52,7 +52,10 @@ POOLINGS = {"inserted": ClassToken(layer=1), "average": AveragePooling()}
 def recipe_of(model: Any) -> Recipe:
     data = replace(photos_vit_64.data, image_size=SIZE, classes=7, mix=MixToken(1.0, CELL, GROUP))
     labels = (TokenLabeling(weight=1.0, smoothing=0.1, labels="image"),)
-    objectives = (CrossEntropy(weight=1.0, smoothing=0.1), *(labels if model.dense_head else ()))
+    objectives = (
+        CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),
+        *(labels if model.dense_head else ()),
+    )
     return replace(photos_vit_64, model=model, data=data, objectives=objectives)
 
 

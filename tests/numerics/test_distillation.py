@@ -100,7 +100,7 @@ def smoothed(y: Tensor) -> Tensor:
 
 @each_of(("tau", "share"), [(3.0, 0.1), (1.0, 0.5), (0.5, 0.9), (10.0, 1.0), (2.0, 0.0)])
 def test_soft_distillation_is_equation_3_2(tau: float, share: float, made: Made):
-    label = CrossEntropy(weight=1 - share, smoothing=SMOOTHING)
+    label = CrossEntropy(weight=1 - share, smoothing=SMOOTHING, class_weights=None)
     soft = SoftDistillation(weight=share, tau=tau, mean="images", head="class")
     z_s = made.student.double().requires_grad_()
     expected = equation_3_2(z_s, made.teacher.double(), smoothed(made.labels.double()), tau, share)
@@ -112,7 +112,7 @@ def test_soft_distillation_is_equation_3_2(tau: float, share: float, made: Made)
 
 
 def test_hard_distillation_is_equation_3_3(made: Made):
-    label = CrossEntropy(weight=0.5, smoothing=SMOOTHING)
+    label = CrossEntropy(weight=0.5, smoothing=SMOOTHING, class_weights=None)
     z_s = made.student.double().requires_grad_()
     expected = equation_3_3(z_s, made.teacher.double(), smoothed(made.labels.double()))
     expected.backward()
@@ -124,7 +124,7 @@ def test_hard_distillation_is_equation_3_3(made: Made):
 
 def test_a_token_splits_equation_3_3_between_the_heads(made: Made):
     """The label's half goes to the class head alone, the teacher's to the other."""
-    label = CrossEntropy(weight=0.5, smoothing=SMOOTHING)
+    label = CrossEntropy(weight=0.5, smoothing=SMOOTHING, class_weights=None)
     loss, of_class, of_token = ours(made, label, HardDistillation(0.5, "distillation"))
     first, second = (x.double().requires_grad_() for x in (made.student, made.second))
     decision = F.one_hot(made.teacher.argmax(dim=1), K).double()
@@ -162,7 +162,7 @@ def test_the_repositorys_loss_is_the_authors(kind: str, alpha: float, tau: float
     taught: Objective = HardDistillation(weight=alpha, head="distillation")
     if kind == "soft":
         taught = SoftDistillation(alpha, tau, "images and classes", "distillation")
-    found = ours(made, CrossEntropy(1 - alpha, SMOOTHING), taught)
+    found = ours(made, CrossEntropy(1 - alpha, SMOOTHING, class_weights=None), taught)
     for one, other in zip(found, authors(made, kind, alpha, tau), strict=True):
         close(one, other)
 
@@ -215,7 +215,7 @@ def with_objectives(recipe: Recipe, *items: Objective) -> Recipe:
     return replace(recipe, objectives=items)
 
 
-LABEL = CrossEntropy(weight=0.5, smoothing=0.1)
+LABEL = CrossEntropy(weight=0.5, smoothing=0.1, class_weights=None)
 BY_TOKEN = HardDistillation(weight=0.5, head="distillation")
 REFUSED: list[tuple[Recipe, str]] = [
     (

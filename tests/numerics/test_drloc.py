@@ -264,7 +264,10 @@ def test_a_ramp_rises_and_falls_with_the_global_batch(tiny: Recipe, batches: Bat
 
 
 def test_it_learns_where_tokens_lie_on_real_digits(tiny: Recipe, batches: Batches):
-    objectives = (CrossEntropy(weight=0.0, smoothing=0.0), replace(ABSOLUTE, weight=1.0, pairs=32))
+    objectives = (
+        CrossEntropy(weight=0.0, smoothing=0.0, class_weights=None),
+        replace(ABSOLUTE, weight=1.0, pairs=32),
+    )
     recipe = replace(tiny, objectives=objectives)
     task = Task(recipe)
     task.init_weights()

@@ -94,8 +94,8 @@ def test_cross_entropy_is_its_formula(logits: Tensor, soft: Tensor):
 
 
 EVERY = [
-    BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),
-    CrossEntropy(weight=1.0, smoothing=0.1),
+    BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None),
+    CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),
 ]
 
 
@@ -145,9 +145,9 @@ def test_objectives_of_a_kind_get_names_of_their_own(tiny: Recipe):
 
 def test_a_task_gives_each_weighted_loss_by_name(tiny: Recipe, batches: Batches):
     items = (
-        CrossEntropy(weight=0.5, smoothing=0.1),
-        BinaryCrossEntropy(weight=2.0, threshold=0.0, smoothing=0.0),
-        CrossEntropy(weight=0.25, smoothing=0.0),
+        CrossEntropy(weight=0.5, smoothing=0.1, class_weights=None),
+        BinaryCrossEntropy(weight=2.0, threshold=0.0, smoothing=0.0, class_weights=None),
+        CrossEntropy(weight=0.25, smoothing=0.0, class_weights=None),
     )
     recipe = replace(tiny, objectives=items)
     task = Task(recipe)

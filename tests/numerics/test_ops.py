@@ -140,7 +140,9 @@ def test_backward_keeps_what_is_said(
 @pytest.mark.parametrize("name", ["vit", "cait", "swin", "t2t", "cvt"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_backward_keeps_what_is_said_of_objectives(name: str, precision: str):
-    recipe = replace(of(name, NONE, precision), objectives=(CrossEntropy(1.0, 0.1), DRLOC))
+    recipe = replace(
+        of(name, NONE, precision), objectives=(CrossEntropy(1.0, 0.1, class_weights=None), DRLOC)
+    )
     assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03)
 
 

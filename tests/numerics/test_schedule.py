@@ -1,14 +1,17 @@
-"""The cosine schedule is timm's, stepped every update, and a pure function of the update."""
+"""The cosine schedule is timm's, stepped every update, and a pure function of the update; so is
+warm-up-stable-decay, whose rates are those of its papers, written out."""
 
 import math
 import random
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 from timm.scheduler.cosine_lr import CosineLRScheduler
 
-from bigvit.recipe import Cosine, Recipe
+from bigvit.recipe import Cosine, Recipe, WarmupStableDecay
+from bigvit.recipe.check import check_recipe
 
 PEAK = 3e-3
 PER_EPOCH = 7
@@ -86,3 +89,46 @@ def test_a_recipe_counts_its_own_epochs(tiny: Recipe):
     assert recipe.updates_per_epoch == PER_EPOCH and recipe.updates == 42
     for update in range(42):
         assert recipe.lr(update) == SCHEDULES[0].lr(recipe.optim.lr, update, PER_EPOCH)
+
+
+STABLE = WarmupStableDecay(
+    epochs=5, warmup_epochs=1, warmup_lr=0.0, decay_epochs=2, decay="linear", min_lr=0.0
+)
+LINEAR = [0, 0.25, 0.5, 0.75, *[1] * 9, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0]
+"""Shares of the peak with 4 updates an epoch: a rise, a plateau, a fall, and what comes after."""
+ROOTS = [1 - (step / 8) ** 0.5 for step in range(9)]  # arXiv:2405.18392, equation (1-sqrt)
+
+
+@pytest.mark.parametrize(("decay", "last"), [("linear", LINEAR[12:]), ("1-sqrt", ROOTS)])
+@pytest.mark.parametrize("least", [0.0, 2e-4])
+def test_rates_of_warm_up_stable_decay_are_those_written_out(
+    decay: Literal["linear", "1-sqrt"], last: list[float], least: float
+):
+    schedule = replace(STABLE, decay=decay, min_lr=least)
+    found = [schedule.lr(PEAK, update, 4) for update in range(21)]
+    assert found[:13] == pytest.approx([PEAK * share for share in LINEAR[:13]], rel=1e-12)
+    expected = [least + (PEAK - least) * share for share in last]
+    assert found[12:] == pytest.approx(expected, rel=1e-12, abs=1e-18)
+
+
+def test_without_decay_it_is_torchs_constant_rate_behind_a_linear_rise():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-3, 1.0, total_iters=PER_EPOCH)
+    schedule = replace(STABLE, warmup_lr=1e-3 * PEAK, decay_epochs=0)
+    for update in range(5 * PER_EPOCH):
+        assert schedule.lr(PEAK, update, PER_EPOCH) == pytest.approx(rise.get_last_lr()[0])
+        optimizer.step()
+        rise.step()
+
+
+def test_until_the_decay_no_rate_depends_on_the_epochs():
+    longer = replace(STABLE, epochs=50)
+    for update in range(3 * PER_EPOCH):
+        assert STABLE.lr(PEAK, update, PER_EPOCH) == longer.lr(PEAK, update, PER_EPOCH)
+    assert STABLE.lr(PEAK, 3 * PER_EPOCH + 1, PER_EPOCH) < PEAK
+
+
+def test_warm_up_and_decay_fit_into_the_training(tiny: Recipe):
+    check_recipe(replace(tiny, schedule=replace(STABLE, decay_epochs=4)))
+    with pytest.raises(ValueError, match=r"^schedule.decay_epochs: 5 .* 0 to 4, what the warm-up"):
+        check_recipe(replace(tiny, schedule=replace(STABLE, decay_epochs=5)))

@@ -200,7 +200,10 @@ def test_token_labelling_changes_heads_losses_and_mixing_alone():
     ours = {"source": recipe.source, "model.dense_head": True, "data.mix.group": 8}
     assert_values(recipe, kept | ours | {"data.mix.alpha": 1.0, "data.mix.cell": 16})
     assert not mixed & dict(leaves(recipe)).keys() and recipe.maps
-    assert recipe.objectives == (CrossEntropy(1.0, 0.1), TokenLabeling(1.0, 0.1, "map"))
+    assert recipe.objectives == (
+        CrossEntropy(1.0, 0.1, class_weights=None),
+        TokenLabeling(1.0, 0.1, "map"),
+    )
     assert recipe.model.parameters(224) - base.model.parameters(224) == 1000 * 385
 
 

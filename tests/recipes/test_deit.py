@@ -37,10 +37,16 @@ SIZES = {  # dim, heads, parameters in millions, of the plain model and with the
 }
 TOKEN = DistillationToken(prediction="softmax", decayed=False)
 METHODS: dict[str, tuple[tuple[Objective, ...], DistillationToken | None]] = {
-    "": ((CrossEntropy(1.0, 0.1),), None),
-    "_soft": ((CrossEntropy(0.9, 0.1), SoftDistillation(0.1, 3.0, "images", "class")), None),
-    "_hard": ((CrossEntropy(0.5, 0.1), HardDistillation(0.5, "class")), None),
-    "_token": ((CrossEntropy(0.5, 0.1), HardDistillation(0.5, "distillation")), TOKEN),
+    "": ((CrossEntropy(1.0, 0.1, class_weights=None),), None),
+    "_soft": (
+        (CrossEntropy(0.9, 0.1, class_weights=None), SoftDistillation(0.1, 3.0, "images", "class")),
+        None,
+    ),
+    "_hard": ((CrossEntropy(0.5, 0.1, class_weights=None), HardDistillation(0.5, "class")), None),
+    "_token": (
+        (CrossEntropy(0.5, 0.1, class_weights=None), HardDistillation(0.5, "distillation")),
+        TOKEN,
+    ),
 }
 EVERYWHERE: dict[str, Any] = {
     "model.patch_size": 16,
@@ -153,7 +159,7 @@ def test_the_repositorys_differ_in_what_they_say():
     assert isinstance(hard.model, DeiT) and hard.model.distillation == token
     soft = RECIPES["deit_b16_in1k_224_token_soft_repo"]
     divided = SoftDistillation(0.5, 1.0, "images and classes", "distillation")
-    assert replace(hard, objectives=(CrossEntropy(0.5, 0.1), divided)) == soft
+    assert replace(hard, objectives=(CrossEntropy(0.5, 0.1, class_weights=None), divided)) == soft
     tuned = RECIPES["deit_b16_in1k_224_ft384_repo"]
     assert_values(tuned, FINETUNED | {"schedule.epochs": 30, "resampling": "plain"})
 

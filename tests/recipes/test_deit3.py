@@ -170,6 +170,7 @@ EVERYWHERE = {
     "data.std": (0.229, 0.224, 0.225),
     "data.test_crop_ratio": 1.0,
     "objectives.0.weight": 1.0,
+    "objectives.0.class_weights": None,
     "optim.betas": (0.9, 0.999),
     "optim.eps": 1e-8,
     "schedule.warmup_epochs": 5,
@@ -384,7 +385,10 @@ def test_token_labelling_changes_heads_losses_and_mixing_alone(size: str):
     assert different == {"source", "model.dense_head", "objectives.0.smoothing"}
     assert found["model.dense_head"] is True
     assert recipe.data.mix == MixToken(alpha=1.0, cell=16, group=8)  # pyright: ignore
-    assert recipe.objectives == (CrossEntropy(1.0, 0.1), TokenLabeling(1.0, 0.1, "map"))
+    assert recipe.objectives == (
+        CrossEntropy(1.0, 0.1, class_weights=None),
+        TokenLabeling(1.0, 0.1, "map"),
+    )
     more = recipe.model.parameters(224) - base.model.parameters(224)
     assert more == 1000 * (FAMILIES[size]["embed_dim"] + 1)
     assert batch_layout(recipe, 8, None) == batch_layout(base, 8, None)

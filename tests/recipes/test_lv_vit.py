@@ -55,7 +55,7 @@ FINETUNED = {
     "schedule.min_lr": 5e-6,
     "batch_size": 512,
 }
-TRUE_LABELS = (CrossEntropy(1.0, 0.1),)
+TRUE_LABELS = (CrossEntropy(1.0, 0.1, class_weights=None),)
 STEPS: dict[str, dict[str, Any]] = {
     "step1_16_blocks": {"kernels": (16,), "strides": (16,), "mlp_ratio": 4.0},
     "step2_mlp_ratio_3": {"kernels": (16,), "strides": (16,)},
@@ -118,14 +118,16 @@ def test_the_columns_with_label_maps_and_their_fine_tuning(size: str):
         "optim.lr": 1.6e-3,
     }
     labels = TokenLabeling(1.0, 0.1, "map")
-    assert_values(f"{name}_tokens", mixed | dense, (CrossEntropy(1.0, 0.1), labels))
+    assert_values(
+        f"{name}_tokens", mixed | dense, (CrossEntropy(1.0, 0.1, class_weights=None), labels)
+    )
     large = {"optim.lr": 1e-3, "data.augment.operations": 3} if size == "l" else {}
     assert_values(f"{name}_tokens_repo", mixed | dense | large, (ReLabel(1.0, 0.1), labels))
     tuned = {name: value for name, value in (FINETUNED | own).items() if ".mix." not in name}
     tuned |= {**dense, "optim.lr": 5e-6, "ema": None}
     for pixels in (288, 384, 448):
         wanted = {"data.image_size": pixels, "starts_from": f"{name}_tokens"}
-        each = (CrossEntropy(1.0, 0.1), labels)
+        each = (CrossEntropy(1.0, 0.1, class_weights=None), labels)
         assert_values(f"{name}_tokens_ft{pixels}", tuned | wanted, each)
     if size == "s":
         wanted = {"data.image_size": 384, "starts_from": f"{name}_tokens_repo"}

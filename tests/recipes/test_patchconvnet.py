@@ -109,7 +109,9 @@ def assert_values(name: str, wanted: dict[str, Any]) -> None:
     assert recipe_from_json(to_json(recipe)) == recipe
     found = dict(leaves(recipe))
     assert {path: found[path] for path in wanted} == wanted
-    assert recipe.objectives == (CrossEntropy(1.0, 0.1),) and isinstance(recipe.optim, Lamb)
+    assert recipe.objectives == (CrossEntropy(1.0, 0.1, class_weights=None),) and isinstance(
+        recipe.optim, Lamb
+    )
     assert batch_layout(recipe, 8, None).micro_batch == recipe.batch_size // 8
 
 

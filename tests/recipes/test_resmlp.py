@@ -75,11 +75,17 @@ def assert_values(name: str, wanted: dict[str, Any]) -> None:
     assert {path: found[path] for path in wanted} == wanted
     assert type(recipe.optim).__name__ == "Lamb"
     if "_hard" in name:
-        assert recipe.objectives == (CrossEntropy(0.5, 0.1), HardDistillation(0.5, "class"))
+        assert recipe.objectives == (
+            CrossEntropy(0.5, 0.1, class_weights=None),
+            HardDistillation(0.5, "class"),
+        )
         assert found["teacher.model.architecture"] == "regnety_160"
         assert found["teacher.image_size"] == 224
     else:
-        assert recipe.objectives == (CrossEntropy(1.0, 0.1),) and recipe.teacher is None
+        assert (
+            recipe.objectives == (CrossEntropy(1.0, 0.1, class_weights=None),)
+            and recipe.teacher is None
+        )
     assert batch_layout(recipe, 8, None).micro_batch == recipe.batch_size // 8
 
 

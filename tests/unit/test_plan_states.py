@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bigvit.plan.matrices import spread
 from bigvit.plan.states import States, states
 from bigvit.plan.traffic import traffic
 from bigvit.plan.weights import weights_of
@@ -164,3 +165,48 @@ def test_lamb_sums_squares_of_matrices_over_ranks() -> None:
     matrices = 32 * 4 + 2
     found = traffic(H, Layout(8, 8, 2), Run(sharding="zero1"), 8)
     assert 2 * 8 * matrices in [each.total for each in found if each.what == "norms"]
+
+
+HIDDEN = MATRICES - 3 * 14 * 14 * 1280 - 1280 * 1000
+MUON = replace(H, optim=find_recipe("muon_vit_b16_in1k_224")[1].optim)
+
+
+def test_muon_keeps_one_moment_of_a_hidden_matrix() -> None:
+    assert sum(w.size for w in weights_of(MUON).all if w.hidden) == HIDDEN
+    found = held("zero0", 8, MUON)
+    assert found.moments == 4 * (2 * ALL - HIDDEN) + 4 * len(weights_of(H).all)
+    found = held("zero1", 8, MUON)
+    assert found.moments == 4 * (2 * found.updated - HIDDEN // 8) + 4 * 3
+
+
+@pytest.mark.parametrize(("way", "engine"), [("zero3", "deepspeed"), ("full", "fsdp2")])
+def test_muon_sends_each_piece_of_a_matrix_to_its_owner_and_back(way: str, engine: Any) -> None:
+    run = Run(engine=engine, sharding=way)
+    found = traffic(MUON, Layout(8, 8, 2), run, 8)
+    (each,) = (each for each in found if each.what == "matrices")
+    # each rank owns 16 of the 128 square matrices and 8 of the others, and has an eighth of all
+    assert (each.kind, each.times, each.ranks) == ("all-to-all", 2, 8)
+    assert each.total == 2 * 2 * HIDDEN // 8 * 7 // 8
+
+
+def test_muon_sends_where_matrices_lie_across_two_ranks_alone() -> None:
+    run = Run(sharding="zero1")
+    found = {
+        world: [e for e in traffic(MUON, Layout(world, 8, 2), run, 8) if e.what == "matrices"]
+        for world in (8, 10)
+    }
+    assert found[8] == []  # a rank has four blocks
+    (each,) = found[10]
+    # three blocks and a fifth: a matrix is cut at either end, and half of it is sent at most
+    assert (each.times, each.ranks) == (2, 10) and 0 < each.total <= 2 * 2 * 2 * 1280 * 5120 // 2
+
+
+def test_muons_iterations_are_spread_over_the_ranks() -> None:
+    for way, engine in (("zero1", "deepspeed"), ("zero3", "deepspeed"), ("sdp", "fairscale")):
+        run: Any = Run(engine=engine, sharding=way)  # pyright: ignore
+        found = spread(MUON, Layout(8, 8, 2), run, 8)
+        assert found is not None
+        # five of 2 (2 N + M) M^2 a matrix of M x N
+        assert sum(found.flops) == 5 * 32 * (4 * 6 + 2 * 18) * 1280**3
+        assert max(found.flops) * 8 <= 1.2 * sum(found.flops)
+    assert spread(H, Layout(8, 8, 2), run, 8) is None

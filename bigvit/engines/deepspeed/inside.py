@@ -18,7 +18,7 @@ Every stage keeps its master weights in other places:
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -31,9 +31,9 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.engine import ZERO_OPTIMIZATION, DeepSpeedEngine
 from torch import Tensor, nn
 
-from bigvit.engines.engine import Slice, buffer_slices, total
+from bigvit.engines.deepspeed.told import tell
+from bigvit.engines.engine import Slice, buffer_slices
 from bigvit.engines.norms import Squares
-from bigvit.optim import LAMB, Segment, Shard
 from bigvit.optim.state import fresh_state, kinds, set_steps
 from bigvit.ranks.joining import Ranks
 from bigvit.task import Task
@@ -118,7 +118,7 @@ class Inside:
     """
 
     def __init__(self, engine: Any, task: Task, ranks: Ranks, clip_norm: float | None) -> None:
-        self.engine, self.ranks, self.clip_norm = engine, ranks, clip_norm
+        self.engine, self.task, self.ranks, self.clip_norm = engine, task, ranks, clip_norm
         self.zero: Any = engine.optimizer  # DeepSpeed's wrapper around the optimizer, or itself
         self.optimizer: torch.optim.Optimizer = getattr(self.zero, "optimizer", self.zero)
         self.plain = self.zero is self.optimizer  # stage 0 in float32
@@ -132,11 +132,10 @@ class Inside:
         self.frozen: list[Any] = [p for p in task.parameters() if not p.requires_grad]
         self.statistics = task.statistics()
         self._check()
-        for _, flat, _ in self._parts():
+        tell(self)
+        for _, flat, _ in self.parts():
             fresh_state(self.optimizer, flat)
         set_steps(self.optimizer, 0)  # bf16 at stage 0 took one on zero gradients
-        if isinstance(self.optimizer, LAMB):
-            self.optimizer.shards.update(self._shards())
         if self.kind != "whole":
             self.zero.get_grad_norm_direct = self._norm
             self.zero.check_overflow = _leave_to_the_norm
@@ -148,7 +147,7 @@ class Inside:
         if self.kind is None:
             self._refuse(type(self.zero).__name__)
         seen: dict[str, int] = {}
-        for part in (*(part for part, _, _ in self._parts()), *self._frozen_slices()):
+        for part in (*(part for part, _, _ in self.parts()), *self._frozen_slices()):
             seen[part.name] = seen.get(part.name, 0) + part.stop - part.start
             size = torch.Size(part.shape).numel()
             if not 0 <= part.start < part.stop <= size or len(part.view) != part.stop - part.start:
@@ -260,27 +259,12 @@ class Inside:
     def count(self, squares: Squares, optimizer: torch.optim.Optimizer) -> None:
         """Add up the squares of the tensors that the optimizer is about to step."""
         now = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for part, flat, offset in self._parts():
+        for part, flat, offset in self.parts():
             if id(flat) in now and part.writer and flat.grad is not None:
                 gradient = flat.grad.view(-1)[offset : offset + len(part.view)]
                 squares.add(part.name, gradient, part.view)
 
-    def _shards(self) -> Iterator[tuple[Tensor, Shard]]:
-        """What each tensor of LAMB holds, where that is not one whole parameter."""
-        for params, flat, group in self._flats():
-            slots = {self.names[id(p)]: slot for slot, p in enumerate(params)}
-            segments = tuple(
-                Segment(slots[part.name], offset, offset + len(part.view))
-                for part, tensor, offset in self._parts()
-                if tensor is flat
-            )
-            of = torch.tensor(
-                [each.slot for each in segments], dtype=torch.long, device=flat.device
-            )
-            over = partial(total, group, self.ranks.device)
-            yield flat, Shard(segments, len(params), of, over)
-
-    def _flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]:
+    def flats(self) -> Iterator[tuple[list[Any], Tensor, Any]]:
         """Each flat tensor, the parameters that it has pieces of, and the ranks with the rest."""
         zero = self.zero
         if self.kind == "flat":
@@ -291,13 +275,39 @@ class Inside:
             for params, flat in held:
                 yield params, flat, params[0].ds_process_group
 
+    def cuts(self) -> Iterator[tuple[str, Tensor, int, list[range]]]:
+        """Each parameter's name, the tensor with this rank's piece, where that begins there, and
+        the elements that each rank has: the whole parameter's, or none."""
+        world = self.ranks.world
+        if self.kind == "whole":
+            for part, flat, offset in self._whole_parts():
+                yield part.name, flat, offset, [range(part.start, part.stop)] * world
+        for p, flat, start, share, _ in self._shares():
+            yield self.names[id(p)], flat, start, [share(rank) for rank in range(world)]
+
+    def _shares(self) -> Iterator[tuple[Any, Tensor, int, Callable[[int], range], int]]:
+        """Each parameter that is cut, the tensor with this rank's piece, where that begins there,
+        what the n-th rank has of the parameter, and this rank's number."""
+        for i, (params, flat, group) in enumerate(self.flats()):
+            rank, at = dist.get_rank(group), 0
+            for j, p in enumerate(params):
+                if self.kind == "flat":
+                    length = self.zero.partition_size[i]
+                    offset = self.zero.round_robin_bit16_offsets[i][j]
+                    start = max(offset - rank * length, 0)
+                else:
+                    length, offset, start = p.partition_numel(), 0, at
+                    at += length
+                size = math.prod(whole_shape(p))
+                yield p, flat, start, partial(_share, length, offset, size), rank
+
     # the state -------------------------------------------------------------------------------
 
     def slices(self) -> Iterator[Slice]:
         """Master weights and both moments; frozen weights and buffers as the model has them."""
         yield from buffer_slices(self.statistics, writer=self.ranks.rank == 0)
         yield from self._frozen_slices()
-        for part, flat, offset in self._parts():
+        for part, flat, offset in self.parts():
             for kind, tensor in kinds(self.optimizer, flat).items():
                 view = tensor.view(-1)[offset : offset + len(part.view)]
                 yield replace(part, kind=kind, view=view)
@@ -311,15 +321,9 @@ class Inside:
                 writer = i % self.ranks.world == self.ranks.rank
                 yield self._part(p, 0, p.numel(), p, 0, writer)[0]
 
-    def _parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
+    def parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
         """Each parameter's piece on this rank, the tensor it lies in, and where it starts there."""
-        match self.kind:
-            case "flat":
-                yield from self._flat_parts()
-            case "pieces":
-                yield from self._piece_parts()
-            case _:
-                yield from self._whole_parts()
+        yield from self._whole_parts() if self.kind == "whole" else self._cut_parts()
 
     def _whole_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
         for i, (working, master) in enumerate(self._pairs()):
@@ -332,22 +336,10 @@ class Inside:
         workings = masters if self.plain else [p for group in self.zero.fp16_groups for p in group]
         return list(zip(workings, masters, strict=True))
 
-    def _flat_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
-        for i, (params, flat, group) in enumerate(self._flats()):
-            first = dist.get_rank(group) * self.zero.partition_size[i]
-            last = first + self.zero.partition_size[i]
-            for p, offset in zip(params, self.zero.round_robin_bit16_offsets[i], strict=True):
-                start, stop = max(first, offset), min(last, offset + p.numel())
-                if start < stop:
-                    yield self._part(p, start - offset, stop - offset, flat, start - first)
-
-    def _piece_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
-        for params, flat, _ in self._flats():
-            offset = 0
-            for p in params:
-                if piece := _piece(p):
-                    yield self._part(p, piece.start, piece.stop, flat, offset)
-                offset += p.partition_numel()
+    def _cut_parts(self) -> Iterator[tuple[Slice, Tensor, int]]:
+        for p, flat, start, share, rank in self._shares():
+            if piece := share(rank):
+                yield self._part(p, piece.start, piece.stop, flat, start)
 
     def _part(
         self, p: Any, start: int, stop: int, flat: Tensor, offset: int, writer: bool = True
@@ -383,10 +375,20 @@ class Inside:
                 working.data.copy_(master.data)
 
 
+def _share(length: int, offset: int, size: int, rank: int) -> range:
+    """The elements of a parameter that lie in a rank's share.
+
+    Args:
+        length: of each rank's share.
+        offset: where the parameter begins in the first one's.
+    """
+    first, last = (min(max(0, at * length - offset), size) for at in (rank, rank + 1))
+    return range(first, last)
+
+
 def _piece(p: Any) -> range:
     """The elements of a parameter that stage 3 leaves to this rank."""
-    start = dist.get_rank(p.ds_process_group) * p.partition_numel()
-    return range(start, min(start + p.partition_numel(), p.ds_numel))
+    return _share(p.partition_numel(), 0, p.ds_numel, dist.get_rank(p.ds_process_group))
 
 
 def _leave_to_the_norm(partition_gradients: bool = True) -> None:

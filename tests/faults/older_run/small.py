@@ -15,7 +15,7 @@ small = replace(
         drop_path=StochasticDepth(rate=0.3, group=4),
     ),
     objectives=(
-        BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0),
+        BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None),
         DRLoc(
             weight=0.1,
             ramp=Ramp(warmup_epochs=1, last=0.5),

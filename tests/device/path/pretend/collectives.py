@@ -145,8 +145,17 @@ class PretendCCL(dist.ProcessGroup):
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any) -> Work:
         return self._begin(self.gloo.reduce_scatter_single, output, input, opts)
 
+    def all_to_all_single(
+        self, output: Any, input: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
+    ) -> Work:
+        def begin(out: Any, given: Any) -> Any:
+            return self.gloo.alltoall_base(out, given, output_sizes, input_sizes)
+
+        return self._begin(begin, output, input)
+
     # as torch called them before 2.14
     _allgather_base, _reduce_scatter_base = all_gather_single, reduce_scatter_single
+    alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _start_coalescing(self, device: torch.device) -> None:
