@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigvit import __version__
-from bigvit.cli import hosts, models, new, pictures, plan, recipes, rehearse, runs, train
+from bigvit.cli import hosts, models, new, pictures, plan, recipes, rehearse, runs, status, train
 from bigvit.cli.arguments import Parser
 
 
@@ -42,6 +42,6 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    for subject in (recipes, new, train, plan, rehearse, runs, hosts, models, pictures):
+    for subject in (recipes, new, train, plan, rehearse, runs, status, hosts, models, pictures):
         subject.add(add)
     return parser
