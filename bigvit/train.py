@@ -27,6 +27,7 @@ from bigvit.ranks.stopping import StopRequest
 from bigvit.recipe import Command, Layout, batch_layout
 from bigvit.recipe.parse import parse
 from bigvit.training.run_folder import STOPPED, RunFolder
+from bigvit.training.spoken import ending
 from bigvit.training.start import WAY_OUT, Refused, Start, plan_start
 
 AGAIN = 5  # times that a run folder is tried to be opened, to say how a run ended
@@ -96,6 +97,7 @@ def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
         raise ValueError(
             f"--profile {run.profile}: the training has {recipe.updates} updates; name one of them"
         )
+    _check_best(command)
     layout = batch_layout(recipe, world, run.micro_batch)
     engines.check(recipe, layout, run)
     check_data(recipe.data, run)
@@ -105,6 +107,26 @@ def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
     _check_teacher(command, start)
     check_maps(recipe, run.label_maps, command.name)
     return layout, start
+
+
+def _check_best(command: Command) -> None:
+    run = command.run
+    if (metric := run.keep_best) is None:
+        if run.patience is not None:
+            raise ValueError(
+                f"--patience {run.patience}: better by what? Add --keep-best top1, or leave it out"
+            )
+        return
+    if not command.recipe.data.tested:
+        raise ValueError(
+            f"--keep-best {metric}: this recipe has no test images (data.test_images 0); leave it "
+            "out"
+        )
+    if metric.startswith("ema_") and not run.evaluate_ema:
+        raise ValueError(
+            f"--keep-best {metric}: it is of the average of the weights; add --evaluate-ema, or "
+            f"take {metric.removeprefix('ema_')}"
+        )
 
 
 def _check_init(command: Command) -> None:
@@ -235,12 +257,12 @@ def _train(
         code = CRASHED
     watch.ending()
     if folder is not None:
-        _end(folder, code, reason)
+        _end(folder, code, reason or folder.why, ranks.device.type)
     watch.leave("" if code in (DONE, REQUEUE) else reason, code)
     return _refuse(reason, ranks.rank) if code == BAD_INPUT else code
 
 
-def _end(folder: RunFolder, code: int, reason: str) -> None:
+def _end(folder: RunFolder, code: int, reason: str, device: str) -> None:
     """Say in its folder, and to a person, how a run ended. What was refused changed nothing there:
     its status stays as it was."""
     if code != BAD_INPUT:
@@ -251,6 +273,8 @@ def _end(folder: RunFolder, code: int, reason: str) -> None:
         if code in (DONE, REQUEUE):
             why = f" ({reason})" if reason else ""
             print(f"{folder.state}: update {folder.update}, {folder.path}{why}", flush=True)
+            if folder.accepted and (said := ending(folder, device, code)):
+                print(said, flush=True)
         else:
             print(f"error: {reason}", file=sys.stderr, flush=True)
     folder.close()

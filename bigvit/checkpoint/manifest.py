@@ -48,6 +48,8 @@ class Manifest:
     losses: tuple[float, ...] = ()  # of the updates before, as far as --loss-jump looks back
     teacher: str | None = None  # a digest of the teacher's weights, if there was one
     label_maps: str | None = None  # a digest of the label maps, if there were some
+    # never to be trained on, by number, as far as was known: those up to `batch` were skipped
+    skipped_batches: tuple[int, ...] = ()
     _: KW_ONLY
     files: tuple[File, ...]
     tensors: tuple[Row, ...]
@@ -87,6 +89,8 @@ def step_name(batch: int) -> str:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a checkpoint's manifest, the last of its files."""
     body = asdict(manifest)
+    if not manifest.skipped_batches:
+        del body["skipped_batches"]  # older ones read a checkpoint that needs none of it
     write_json(folder / MANIFEST, {"format": FORMAT, "digest": _digest_of(body), "body": body})
 
 

@@ -5,11 +5,13 @@ what was measured there.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+TAIL = 1 << 18  # bytes
 NAME = "metrics.jsonl"  # in a run folder
 UPDATE, EVALUATION, PLANNED = "update", "evaluation", "planned"  # kinds of lines
 
@@ -51,6 +53,34 @@ def read_metrics(path: Path) -> Iterator[Line]:
                 yield line
             if not text.endswith("\n"):
                 return  # the file's end for now; what is added meanwhile begins amid a line
+
+
+def read_kind(path: Path, kind: str) -> Iterator[Line]:
+    """The lines of a kind, in their order; of the others none is read as JSON, so that the few
+    evaluations of a long run are found at once."""
+    mark = f'"{kind}"'.encode()
+    old = b'"top1"' if kind == EVALUATION else mark  # lines that do not say their kind
+    with path.open("rb") as file:
+        for text in file:
+            if (mark in text or old in text) and (
+                line := _line(text.decode(errors="replace").rstrip("\n"))
+            ) is not None:
+                if line.kind == kind:
+                    yield line
+
+
+def read_end(path: Path, kind: str) -> Iterator[Line]:
+    """The last lines of a kind, in their order: those in the last quarter of a megabyte."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        begin = max(0, end - TAIL)
+        file.seek(begin)
+        if begin:
+            file.readline()
+        for text in file:
+            line = _line(text.decode(errors="replace").rstrip("\n"))
+            if line is not None and line.kind == kind:
+                yield line
 
 
 def _line(text: str) -> Line | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bigvit.checkpoint.load import Stored, handed
 from bigvit.checkpoint.manifest import Damaged, Manifest, verify_share
-from bigvit.checkpoint.run import find_checkpoints
+from bigvit.checkpoint.run import find_checkpoints, run_named
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import recipe_from_json
@@ -94,10 +94,10 @@ def read_checkpoint(
 
 def _listed(path: Path, ranks: Ranks, report: Callable[[str], None]) -> list[Path]:
     """The checkpoints to try, newest first, as rank 0 sees them. Collective."""
-    names = ""
+    names, asked, path = "", path, run_named(path) or path
     with ranks.agree_on_error(OSError, ValueError, raised=ValueError):
         if ranks.rank == 0:
-            found = find_checkpoints(path)
+            found = find_checkpoints(asked)
             names = "\n".join(str(each.relative_to(path)) for each in found.whole)
             for reason in found.damaged:
                 report(f"{reason}; going back to {found.whole[0]}")

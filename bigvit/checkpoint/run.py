@@ -5,7 +5,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bigvit.checkpoint.manifest import STEP, checkpoints_in, damage, read_manifest
+from bigvit.checkpoint.best import SUFFIX, metric_of, ranked, scores
+from bigvit.checkpoint.manifest import STEP, checkpoints_in, damage, read_manifest, step_name
+from bigvit.checkpoint.skipped import read_skipped, superseded
 from bigvit.recipe.words import read_json
 
 log = logging.getLogger(__name__)
@@ -14,8 +16,14 @@ MOST = 16  # checkpoints that a run looks at for a whole one
 
 
 def checkpoints_of(folder: Path) -> list[Path]:
-    """A run's checkpoints, oldest first."""
-    return checkpoints_in(folder / "checkpoints")
+    """A run's checkpoints, oldest first, but for those that it went back past.
+
+    Raises:
+        ValueError: what it skips is damaged.
+    """
+    batches = read_skipped(folder).batches
+    found = checkpoints_in(folder / "checkpoints")
+    return [path for path in found if not superseded(path, batches)]
 
 
 def run_of(checkpoint: Path) -> Path:
@@ -32,7 +40,7 @@ class Found:
 
 
 def find_checkpoints(path: Path, most: int = MOST) -> Found:
-    """The checkpoint at a path, or the newest of the run folder there.
+    """The checkpoint at a path, or the newest of the run folder there; of RUN@best its best.
 
     Raises:
         ValueError: it is neither, or no checkpoint there is whole.
@@ -40,6 +48,8 @@ def find_checkpoints(path: Path, most: int = MOST) -> Found:
     if STEP.fullmatch(path.name) and path.is_dir():
         read_manifest(path)
         return Found((path,), ())
+    if (run := run_named(path)) is not None:
+        return Found((best_checkpoint(run),), ())
     if not path.is_dir():
         raise ValueError(f"there is no run folder or checkpoint {path}")
     if not (path / "recipe.json").is_file():
@@ -63,6 +73,31 @@ def find_checkpoints(path: Path, most: int = MOST) -> Found:
         reasons = "".join(f"\n  {reason}" for reason in damaged)
         raise ValueError(f"{path} holds no {'whole ' * bool(damaged)}checkpoint{reasons}")
     return Found(tuple(whole), tuple(damaged))
+
+
+def run_named(path: Path) -> Path | None:
+    """The run whose best checkpoint is meant; None where a path is no RUN@best."""
+    if not path.name.endswith(SUFFIX) or path.exists():
+        return None
+    return path.with_name(path.name.removesuffix(SUFFIX)) if path.name != SUFFIX else None
+
+
+def best_checkpoint(run: Path) -> Path:
+    """The best checkpoint of a run that is there, by what it was to be kept by.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not (run / "recipe.json").is_file():
+        raise ValueError(f"{run}{SUFFIX}: there is no run folder {run}")
+    if (metric := metric_of(run)) is None:
+        raise ValueError(f"{run}{SUFFIX}: that run keeps no best checkpoint (--keep-best METRIC)")
+    names = [step_name(each.batch) for each in ranked(scores(run, metric), metric)]
+    there = {path.name: path for path in checkpoints_of(run)}
+    whole = (there[name] for name in names if name in there and not damage(there[name]))
+    if (best := next(whole, None)) is None:
+        raise ValueError(f"{run}{SUFFIX}: none of its {len(names)} evaluations has a checkpoint")
+    return best
 
 
 def find_checkpoint(path: Path) -> Path:

@@ -107,6 +107,7 @@ class Saver:
             size if background else 0, dtype=torch.uint8, pin_memory=ranks.device.type != "cpu"
         )
         self._copy.zero_()  # its pages are made now, not in the first copy
+        self.best: tuple[int, ...] = ()  # batches of evaluations, the best first: not pruned
         self._writing: _Writing | None = None
         self._thread = threading.Thread()
         self._stuck: set[Path] = set()  # old checkpoints that cannot be removed, as was said
@@ -125,6 +126,7 @@ class Saver:
         skipped: int = 0,
         evaluation_due: bool = False,
         losses: Sequence[float] = (),
+        never: Sequence[int] = (),
     ) -> Path:
         """Begin to write a checkpoint, when the one before is whole. Collective.
 
@@ -133,6 +135,7 @@ class Saver:
             skipped: those of them without an update.
             evaluation_due: whether an evaluation at this batch was left for later.
             losses: that the loss guard looks back at.
+            never: batches that are never trained on.
 
         Raises:
             NotSaved: on every rank; the one before could not be written, or this one if it is not
@@ -152,6 +155,7 @@ class Saver:
             data=self.data,
             evaluation_due=evaluation_due,
             losses=tuple(losses),
+            skipped_batches=tuple(never),
             **self.given,
         )
         self._writing = _Writing(whole, aside, manifest, *self._slices())
@@ -230,7 +234,7 @@ class Saver:
             discard(writing.whole)
         rename(writing.aside, writing.whole)
         self.saved.append(writing.manifest.batch)
-        stuck = prune(self.folder, self.keep, self.keep_every)
+        stuck = prune(self.folder, self.keep, self.keep_every, self.best)
         self.warnings += [why for path, why in stuck.items() if path not in self._stuck]
         self._stuck = set(stuck)
 

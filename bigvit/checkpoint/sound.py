@@ -32,16 +32,23 @@ class Weighed(NamedTuple):
     size: float  # root mean square of its weights
 
 
-def newest_sound(run: Path, ranks: Ranks) -> tuple[Path | None, list[str]]:
+def newest_sound(
+    run: Path, ranks: Ranks, earlier_than: int | None = None
+) -> tuple[Path | None, list[str]]:
     """The newest checkpoint of a run folder that is whole, finite, of no absurd size, and whose
     loss was not far above those before. Collective; every rank reads a share of the files.
+
+    Args:
+        earlier_than: a batch that it must not have been trained on; later ones are not looked at.
 
     Returns:
         The checkpoint, and what is wrong with each newer one.
     """
     names, losses = "", list[tuple[int, float]]()
     if ranks.rank == 0:
-        names = " ".join(path.name for path in checkpoints_of(run)[-MOST:])
+        end = math.inf if earlier_than is None else earlier_than
+        there = [path for path in checkpoints_of(run) if batch_of(path) < end]
+        names = " ".join(path.name for path in there[-MOST:])
         losses = _losses(run / metrics.NAME)
     names = ranks.first_text(names)
     newest = [run / "checkpoints" / name for name in reversed(names.split())]

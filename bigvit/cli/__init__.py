@@ -18,6 +18,7 @@ from bigvit.cli import (
     recipes,
     rehearse,
     runs,
+    status,
     train,
 )
 from bigvit.cli.arguments import Parser
@@ -67,7 +68,8 @@ def _parser() -> Parser:
         parser.commands[name] = command
         return command
 
-    for subject in (recipes, new, train, plan, rehearse, runs, hosts, models, export, pictures):
+    subjects = (recipes, new, train, plan, rehearse, runs, status, hosts, models, export, pictures)
+    for subject in subjects:
         subject.add(add)
     completion.add(add, parser)
     return parser

@@ -192,9 +192,9 @@ def refuse_unwritable(path: Path, what: str = "--out") -> None:
 def run_folder_of(path: Path) -> Path:
     """The run folder that is meant, where a checkpoint of it may be named."""
     from bigvit.checkpoint.manifest import STEP
-    from bigvit.checkpoint.run import run_of
+    from bigvit.checkpoint.run import run_named, run_of
 
-    return run_of(path) if STEP.fullmatch(path.name) else path
+    return run_of(path) if STEP.fullmatch(path.name) else run_named(path) or path
 
 
 def data_root_of(options: argparse.Namespace, path: Path) -> Path | None:

@@ -14,7 +14,6 @@ def add(add: Add) -> None:
     """Add the commands."""
     for name, run, text in (
         ("stop", _stop, "ask a running training to stop after a checkpoint"),
-        ("status", _status, "say what a run does, or why and where it ended"),
         ("checkpoints", _checkpoints, "list a run's checkpoints, and whether each is whole"),
     ):
         add(name, run, text).add_argument("path", type=Path, help="its run folder")
@@ -26,15 +25,6 @@ def _stop(options: argparse.Namespace) -> None:
     from bigvit.training.run_folder import ask_to_stop
 
     print(ask_to_stop(options.path))
-
-
-def _status(options: argparse.Namespace) -> None:
-    from bigvit.training.run_folder import status_of
-
-    status = status_of(options.path)
-    keys = ("state", "update", "exit_code", "time", "host", "process", "reason")
-    cells = (status.get(key) for key in keys)
-    print_table(keys, [["-" if cell in (None, "") else str(cell) for cell in cells]])
 
 
 def _checkpoints(options: argparse.Namespace) -> None:

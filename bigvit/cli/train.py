@@ -2,6 +2,7 @@
 scripts`: what starts one on several machines."""
 
 import argparse
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +34,11 @@ def _train(options: argparse.Namespace) -> int:
     from bigvit.hosts.launch import devices, launch
     from bigvit.ranks.launched import free_port
 
+    found = devices()
+    if not found:  # else DeepSpeed's launchers look for one, and warn that there is none
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if ranks is None:
-        ranks = 1 if command.run.engine == "single" else devices()
+        ranks = 1 if command.run.engine == "single" else max(1, found)
 
     launcher = ["--num_accelerators", str(ranks), "--master_port", str(free_port())]
     return launch([*launcher, str(_folder() / "train.py"), *words])

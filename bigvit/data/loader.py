@@ -3,7 +3,7 @@
 import atexit
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -135,7 +135,8 @@ def train_batches(
     draws: Draw,
     on_device: bool = False,
     maps: LabelMaps | None = None,
-) -> Iterator[list[Batch]]:
+    never: Collection[int] = (),
+) -> Generator[list[Batch]]:
     """This rank's micro-batches of every global batch from number `first` to the last one.
 
     `valid` is false where an image was bad and no other was found: not to be trained on.
@@ -143,6 +144,8 @@ def train_batches(
     Args:
         on_device: leave to the device what it can do to the images (`Batch.varied`).
         maps: of labels, of all images of the source (`Batch.maps`).
+        never: the place in the training, 1 for the first, of global batches that are not read: of
+            each there is a list without micro-batches.
 
     Raises:
         Unread: this machine cannot read images, or a map of one.
@@ -153,6 +156,8 @@ def train_batches(
 
     def places() -> Iterator[list[TrainIndex]]:
         for number in numbers:
+            if number + 1 in never:
+                continue
             epoch, slots, ids = sampler.batch(number)
             for micro in range(layout.accumulation):
                 start, stop = layout.span(rank, micro)
@@ -168,7 +173,7 @@ def train_batches(
     pinned = torch.accelerator.is_available()
     for number in numbers:
         micro = list[Batch]()
-        for i in range(layout.accumulation):
+        for i in range(layout.accumulation if number + 1 not in never else 0):
             span = layout.span(rank, i)
             mix = draw(recipe.data, recipe.seed, number, span)
             batch = next(stream)._replace(

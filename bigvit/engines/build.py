@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from bigvit.engines.arrangement import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config
 from bigvit.engines.engine import Engine
+from bigvit.engines.loss_scale import LossScale
+from bigvit.optim.state import MOMENTS
 from bigvit.ranks.joining import Ranks, alone, meet
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
@@ -30,7 +33,7 @@ def meet_ranks(run: Run) -> Ranks:
     if run.engine == "deepspeed":
         if not torch.accelerator.is_available():
             os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks when it is imported
-        from bigvit.engines.deepspeed.inside import prepare
+        from bigvit.engines.deepspeed.before import prepare
 
         prepare()
     else:
@@ -94,13 +97,27 @@ def outline(recipe: Recipe) -> Task:
 
 
 @torch.no_grad()
-def fill(engine: Engine, initial: Initial) -> None:
+def fill(engine: Engine, initial: Initial, scalars: dict[str, Any] | None = None) -> None:
     """Give a rank's slices their initial values, one whole tensor at a time. Whatever the stage and
-    the number of ranks, they are not rounded to the working precision on their way."""
+    the number of ranks, they are not rounded to the working precision on their way.
+
+    Args:
+        scalars: of an engine that has trained: what it begins with again.
+    """
     name, weight = "", torch.empty(0)
     for part in engine.slices():
         if part.kind in ("weight", "ema", "buffer"):
             if part.name != name:
                 name, weight = part.name, initial(part.name).reshape(-1)
             part.view.copy_(weight[part.start : part.stop])
-    engine.loaded(engine.scalars())
+    engine.loaded(engine.scalars() if scalars is None else {"optimizer_steps": 0, **scalars})
+
+
+@torch.no_grad()
+def restart(engine: Engine, recipe: Recipe, initial: Initial | None = None) -> None:
+    """Give an engine that has trained the state that `build_engine` left it with. Collective."""
+    for part in engine.slices():
+        if part.kind in MOMENTS:
+            part.view.zero_()
+    fresh = LossScale(recipe.precision == "fp16")
+    fill(engine, initial or outline(recipe).initial_weight, fresh.scalars())

@@ -119,7 +119,8 @@ class Engine(Protocol):
             norms: whether norms by block are wanted.
 
         Raises:
-            NotFinite: on every rank, before the weights change. What `check` raises, too.
+            NotFinite: on every rank, before the weights change. What `check` raises, too. Of that
+                gradient nothing is left: filled from a checkpoint, the engine goes on as a new one.
         """
         ...
 

@@ -105,10 +105,11 @@ class FairscaleEngine:
                 each.append(backward(self.parallel(inputs()), *factor))
         losses = mean_over_ranks(self.task, each, self.statistics, self.ranks)
         gradients = {name: p.grad for name, p in self.named.items()}
-        info = self.masters.update(losses, gradients, lr, check, norms)
-        # not OSS' own: what lies in a bucket of ShardedDataParallel would stay there
-        self.parallel.zero_grad(set_to_none=True)
-        return info
+        try:
+            return self.masters.update(losses, gradients, lr, check, norms)
+        finally:
+            # not OSS' own: what lies in a bucket of ShardedDataParallel would stay there
+            self.parallel.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:

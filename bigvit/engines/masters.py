@@ -110,6 +110,20 @@ class Masters:
         Raises:
             NotFinite: on every rank, before the weights change. What `check` raises, too.
         """
+        try:
+            return self._update(losses, gradients, lr, check, norms)
+        finally:
+            for each in self.stepped:
+                each.weight.grad = None
+
+    def _update(
+        self,
+        losses: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor | None],
+        lr: float,
+        check: Check | None,
+        norms: bool,
+    ) -> StepInfo:
         scale = self.loss_scale.scale
         if check is not None:
             check(sum(map(float, losses.values())))
@@ -132,8 +146,6 @@ class Masters:
             (self.step or self.optimizer.step)()
         else:
             self.loss_scale.overflowed(losses)
-        for each in self.stepped:
-            each.weight.grad = None
         return StepInfo(losses, norm, finite, scale, of_blocks)
 
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:

@@ -33,6 +33,7 @@ AGAIN = 1.0  # seconds between signals to the ranks
 ALIVE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"  # a dead host ends its ssh
 OURS = f"bigvit launch, process {os.getpid()} on {socket.gethostname()}\n"  # in a stop file
 PLAIN = re.compile(r"[\w@+=:,./-]+")  # what pdsh and a shell leave as it is
+SAID = (0, 2, 3, 85)  # exit codes whose reason the run has said
 GRACE = 60.0  # seconds that ranks have for their last checkpoint without a launcher
 
 
@@ -62,7 +63,7 @@ def launch(arguments: Sequence[str]) -> int:
         signal.signal(number, stop)
     with _environment(arguments, hosts) as variables:
         process = subprocess.Popen(
-            [*_launcher(), *arguments],
+            [*_launcher(), *_quietly(own), *arguments],
             env=variables,
             start_new_session=True,
             preexec_fn=_as_launcher,
@@ -74,6 +75,8 @@ def launch(arguments: Sequence[str]) -> int:
                     file = file or _ask_all(arguments)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(AGAIN)
+    if process.returncode not in SAID:
+        print(f"error: a rank ended with code {process.returncode}", file=sys.stderr, flush=True)
     _clear(process.pid)
     with contextlib.suppress(OSError):
         if file is not None and file.read_text() == OURS:  # no rank took it: not for the next start
@@ -89,10 +92,10 @@ def _as_launcher() -> None:
 
 
 def devices() -> int:
-    """Accelerators that are here; where there is none, one process on the CPU."""
+    """Accelerators that are here."""
     import torch
 
-    return torch.accelerator.device_count() if torch.accelerator.is_available() else 1
+    return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
 
 
 def _launcher() -> list[str]:
@@ -100,6 +103,13 @@ def _launcher() -> list[str]:
     beside = Path(sys.executable).with_name("deepspeed")
     module = [sys.executable, "-m", "deepspeed.launcher.runner"]
     return [str(beside)] if beside.exists() else module
+
+
+def _quietly(own: Sequence[str]) -> list[str]:
+    """Options of `deepspeed`, by which it tells neither its settings nor, as an error, that a run
+    was stopped on request; nothing where something is asked of its log."""
+    asked = any(word in ("-q", "--quiet") or word.startswith("--log") for word in own)
+    return [] if asked else ["--log_level=critical"]
 
 
 def _script(arguments: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ __all__ = ["Command", "Run"]
 
 Count = Annotated[T, Bound(1, 10**9)]
 Tracker = Literal["wandb", "mlflow", "trackio", "comet_ml", "dvclive", "aim"]
+Metric = Literal["top1", "top5", "test_loss", "ema_top1", "ema_top5", "ema_test_loss"]
 Jump = Annotated[float | None, Bound(1.0, 1e9, above=True)]
 Seconds = Annotated[float, Bound(1.0, 86_400.0)]  # to a day
 Minutes = Annotated[float | None, Bound(0.0, 5_256_000.0, above=True)]  # to ten years
@@ -58,6 +59,13 @@ class Run:
     profile: Length[int | None] = None
     log_norms: bool = False  # also log norms of gradients, weights and LayerScales, by block
     loss_jump: Jump = None  # stop before an update whose loss is this many times the mean
+    # rollback: go back to the newest good checkpoint, and skip the batches of the jump
+    on_jump: Literal["stop", "rollback"] = "stop"
+    rollbacks: Count[int] = (
+        5  # times that a run rolls back at most, resumes included; then it stops
+    )
+    # batches never to be trained on, as 40-42,57, by the numbers that the log gives them
+    skip_batches: str | None = None
     evaluate_every: Count[int] = 1  # epochs between evaluations; the last epoch is always evaluated
     evaluate_ema: bool = False  # also evaluate the average of the weights
     # updates between checkpoints; the last update is always saved
@@ -65,6 +73,10 @@ class Run:
     keep: Count[int] = 3  # checkpoints kept, the newest
     # checkpoints at a multiple of this many updates are kept, too
     keep_every: Count[int | None] = None
+    # keep the best checkpoint by this number of the evaluations, too: RUN@best
+    keep_best: Metric | None = None
+    # stop, and be done, after this many evaluations without a better one (--keep-best)
+    patience: Count[int | None] = None
     background_save: bool = True  # write checkpoints from a copy, while training goes on
     save_failure: Literal["stop", "continue"] = "stop"  # where a checkpoint cannot be written
     allow_change: tuple[str, ...] = ()  # fields that may differ from the run that is gone on with

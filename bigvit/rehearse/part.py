@@ -58,7 +58,7 @@ def rehearse(
     warnings.simplefilter("ignore")  # libraries', of tensors that are not there
     began = time.perf_counter()
     if run.engine == "deepspeed":
-        from bigvit.engines.deepspeed.inside import pretend
+        from bigvit.engines.deepspeed.before import pretend
 
         pretend()
     if run.engine != "single":

@@ -204,9 +204,9 @@ def _parts(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import_module(ENGINES[run.engine])  # once, before they are forked
     if run.engine == "deepspeed":
-        from bigvit.engines.deepspeed import inside
+        from bigvit.engines.deepspeed import before
 
-        inside.prepare()
+        before.prepare()
     context, waiting = get_context("fork"), list[tuple[Any, Connection]]()
     others = {0, rank, layout.world - 1} - ({rank} if shorter == whole else set())
     jobs = [(shorter, rank, True), *((whole, each, False) for each in sorted(others))]

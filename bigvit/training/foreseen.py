@@ -27,6 +27,12 @@ class Foreseen:
         self.macs = executed_macs(choice.recipe)
         self.began = self.waited = 0.0
 
+    def begins(self, batch: int) -> None:
+        """Training goes on from an earlier batch: where its first updates come again, they are
+        measured again."""
+        if batch < self.before + LAST:
+            self.before = batch
+
     def use(self, images_per_second: float) -> dict[str, float]:
         """Shares of the devices' peak: of FLOPs that are executed, and of those that there would be
         if no sample was skipped. What is recomputed is not counted."""
@@ -96,6 +102,13 @@ def _memory_given(device: torch.device) -> int | None:
         return None
     free, total = torch.cuda.mem_get_info(device)
     return total - free
+
+
+def device_name(device: torch.device) -> str:
+    """What a rank's device is called."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type
 
 
 def _device(device: torch.device) -> Device | None:

@@ -1,15 +1,18 @@
-"""What a run is given beside its recipe: weights to start from, a teacher's, label maps, and how
-much classes count by its images."""
+"""What a run is given beside its recipe: a checkpoint to go on from, weights to start from, a
+teacher's, label maps, and how much classes count by its images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from bigvit.checkpoint.load import verified
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.teacher import TeacherWeights
 from bigvit.checkpoint.weights import Unfit, fitted, read_init
 from bigvit.data.class_weights import Weights, weights_for
+from bigvit.data.index import shared
 from bigvit.data.label_maps.form import BadMaps
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.sources import Source
@@ -18,6 +21,37 @@ from bigvit.engines.teacher import Teaching, TooLarge, check_room
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Recipe
 from bigvit.training.start import Refused, Start, given_to, refuse_changes
+
+
+def given_checkpoint(
+    start: Start, ranks: Ranks, report: Callable[[str], None]
+) -> tuple[Path, Manifest] | None:
+    """The newest checkpoint that is what was written. Collective."""
+    for reason in start.damaged:
+        report(f"warning: {reason}; going back to {start.checkpoint}")
+    seen = [start.checkpoint, *start.older] if start.checkpoint is not None else []
+    rank_0s = ranks.handed("\n".join(map(str, seen)))
+    paths = [Path(path) for path in rank_0s.split("\n") if path]
+    if ranks.agree(not all(path.is_dir() for path in paths[:1])):
+        raise Refused(
+            f"not all ranks see {paths[0]}, as rank 0 does; it must be on a file system that all "
+            "hosts share, with one path"
+        )
+    return verified(paths, ranks, lambda text: report(f"warning: {text}")) if paths else None
+
+
+def check_data(
+    index: dict[str, Any],
+    found: tuple[Path, Manifest] | None,
+    allowed: Sequence[str],
+    ranks: Ranks,
+) -> None:
+    """Refuse data that are not those of the checkpoint. Collective."""
+    with ranks.agree_on_error(Refused, raised=Refused):
+        if ranks.rank == 0 and found is not None and (before := found[1].data) is not None:
+            what = f"{found[0]} is of a run on other data"
+            before, now = shared(before, index), shared(index, before)
+            refuse_changes({"index": before}, {"index": now}, allowed, what)
 
 
 def given_weights(command: Command, ranks: Ranks, report: Callable[[str], None]) -> Initial | None:

@@ -1,30 +1,25 @@
 """The training loop. It knows no model, no loss and no engine by name."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
-import torch
-
-from bigvit.checkpoint.load import fill, verified
-from bigvit.checkpoint.manifest import Manifest
+from bigvit.checkpoint.load import fill
 from bigvit.checkpoint.save import NotSaved, Saver
-from bigvit.checkpoint.sound import newest_sound
+from bigvit.checkpoint.skipped import parse_batches
 from bigvit.data import photo
-from bigvit.data.bad import BadImages, TooManyBad, gather
+from bigvit.data.bad import BadImages, TooManyBad
 from bigvit.data.batch import Batch
 from bigvit.data.class_weights import Weights
-from bigvit.data.index import shared
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_splits
 from bigvit.data.workers import workers_for
 from bigvit.engines import deterministic
-from bigvit.engines.build import build_engine
+from bigvit.engines.build import build_engine, restart
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
 from bigvit.engines.teacher import Teaching
@@ -33,14 +28,24 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, Images, Layout
 from bigvit.recipe.store import left_out, to_json
 from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
-from bigvit.training.foreseen import foreseen
-from bigvit.training.given import given_class_weights, given_maps, given_teacher, given_weights
+from bigvit.training.best import Best
+from bigvit.training.foreseen import device_name, foreseen
+from bigvit.training.given import (
+    check_data,
+    given_checkpoint,
+    given_class_weights,
+    given_maps,
+    given_teacher,
+    given_weights,
+)
 from bigvit.training.loss_guard import LossGuard, LossJumped
 from bigvit.training.profile import Profile
 from bigvit.training.progress import Place, Progress
+from bigvit.training.rollback import Met, Rollbacks, taken_up
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.same_hosts import compare_hosts
-from bigvit.training.start import Refused, Start, refuse_changes
+from bigvit.training.spoken import beginning, taken_from
+from bigvit.training.start import Refused, Start
 
 Outcome = Literal["done", "requeue"]
 
@@ -68,7 +73,7 @@ def run(
     """
     recipe, options = command.recipe, command.run
     report = partial(print, flush=True) if folder is not None else lambda _: None
-    found = _checkpoint(start, ranks, report)
+    found = given_checkpoint(start, ranks, report)
     train_set, test_set = open_splits(recipe.data, options.data_root)
     first, due, losses = Place(0, 0), False, ()
     if found is not None:
@@ -76,7 +81,7 @@ def run(
         first, losses = Place(manifest.batch, manifest.update), manifest.losses
         due = manifest.evaluation_due and test_set is not None
     index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
-    _check_data(index, found, options.allow_change, ranks)
+    check_data(index, found, options.allow_change, ranks)
     weights = given_class_weights(recipe, train_set, report)
     teaching, its = given_teacher(command, start, found, ranks, report)
     maps, theirs = given_maps(command, start, found, train_set, ranks, report)
@@ -102,6 +107,8 @@ def run(
     with ranks.agree_on_error(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
         if folder is not None:
             folder.accept(given)
+    wanted = parse_batches(options.skip_batches) if options.skip_batches is not None else ()
+    never = taken_up(start.folder, wanted, None if found is None else found[1], ranks)
     saver = Saver(
         engine,
         start.folder / "checkpoints",
@@ -113,14 +120,23 @@ def run(
         given,
     )
     expected = foreseen(command, layout, ranks, first.batch) if folder is not None else None
+    if folder is not None:
+        given_up = (None, 0) if found is None else (found[0], found[1].update)
+        counts = len(train_set), 0 if test_set is None else len(test_set), len(train_set.classes)
+        began = taken_from(*given_up, folder.state, options.init)
+        device, planned = device_name(ranks.device), expected.choice if expected else None
+        where = len({*ranks.hosts}), counts, began, planned, start.folder
+        report(beginning(command, layout, device, *where))
     watch = teaching.watch if teaching is not None else None
     progress = Progress(recipe, first, folder, due, options.tracker, expected, watch)
     progress.classes(train_set.classes)
     profile = Profile(options.profile, folder.path if folder is not None else None, progress)
+    again = partial(restart, engine, recipe, initial) if found is None else None
+    rollbacks = Rollbacks(command, engine, saver, train_set, progress, never, again)
     try:
         training = Training(
             *(command, layout, engine, saver, train_set, test_set, progress, profile),
-            *(stop_requested, losses, teaching, maps, weights),
+            *(stop_requested, rollbacks, losses, teaching, maps, weights),
         )
         is_saved = found is not None and found[0].parent == saver.folder
         return training.run(first, is_saved, due)
@@ -131,37 +147,6 @@ def run(
     finally:
         profile.close()
         progress.close()
-
-
-def _checkpoint(
-    start: Start, ranks: Ranks, report: Callable[[str], None]
-) -> tuple[Path, Manifest] | None:
-    """The newest checkpoint that is what was written. Collective."""
-    for reason in start.damaged:
-        report(f"warning: {reason}; going back to {start.checkpoint}")
-    seen = [start.checkpoint, *start.older] if start.checkpoint is not None else []
-    rank_0s = ranks.handed("\n".join(map(str, seen)))
-    paths = [Path(path) for path in rank_0s.split("\n") if path]
-    if ranks.agree(not all(path.is_dir() for path in paths[:1])):
-        raise Refused(
-            f"not all ranks see {paths[0]}, as rank 0 does; it must be on a file system that all "
-            "hosts share, with one path"
-        )
-    return verified(paths, ranks, lambda text: report(f"warning: {text}")) if paths else None
-
-
-def _check_data(
-    index: dict[str, Any],
-    found: tuple[Path, Manifest] | None,
-    allowed: Sequence[str],
-    ranks: Ranks,
-) -> None:
-    """Refuse data that are not those of the checkpoint. Collective."""
-    with ranks.agree_on_error(Refused, raised=Refused):
-        if ranks.rank == 0 and found is not None and (before := found[1].data) is not None:
-            what = f"{found[0]} is of a run on other data"
-            before, now = shared(before, index), shared(index, before)
-            refuse_changes({"index": before}, {"index": now}, allowed, what)
 
 
 class Training:
@@ -178,6 +163,7 @@ class Training:
         progress: Progress,
         profile: Profile,
         stop_requested: Callable[[], bool],
+        rollbacks: Rollbacks,
         losses: Sequence[float] = (),
         teaching: Teaching | None = None,
         maps: LabelMaps | None = None,
@@ -192,10 +178,16 @@ class Training:
         self.prepare = Prepare(self.recipe, self.ranks.device, teaching, weights)
         self.train_set, self.test_set, self.maps = train_set, test_set, maps
         self.progress, self.profile = progress, profile
-        self.stop_requested = stop_requested
+        self.stop_requested, self.rollbacks = stop_requested, rollbacks
         self.workers = workers_for(command.run.workers)
-        self.bad = BadImages(train_set, command.run.bad_images, self.ranks)
-        jump = command.run.loss_jump
+        self.best = Best(command.run, saver.folder.parent, self.ranks)
+        self.losses = losses
+
+    def _begin(self, place: Place, due: bool, losses: Sequence[float]) -> None:
+        """What a start knows of what came before it. Collective."""
+        self.best.begin(place.batch, due)
+        self.bad = BadImages(self.train_set, self.options.bad_images, self.ranks)
+        jump = self.options.loss_jump
         self.guard = LossGuard(jump, losses) if jump is not None else None
 
     def run(self, first: Place, is_saved: bool, due: bool) -> Outcome:
@@ -205,13 +197,26 @@ class Training:
             is_saved: whether a checkpoint of that place is in the run folder.
             due: whether the evaluation there was left for now.
         """
-        recipe, options, place = self.recipe, self.options, first
+        losses = self.losses
+        while True:
+            self._begin(first, due, losses)
+            batches = self._batches(first)
+            try:
+                return self._run(batches, first, is_saved, due)
+            except Met as met:
+                batches.close()  # its data processes end before others begin
+                back = self.rollbacks.after(met, self.guard)
+            first, is_saved = back.place, back.saved
+            due, losses = back.due and self.test_set is not None, back.losses
+
+    def _batches(self, first: Place) -> Generator[list[Batch]]:
+        options = self.options
         on_device = options.augment_on == "device" or (
             options.augment_on == "auto" and self.ranks.device.type != "cpu"
         )
-        batches = train_batches(
+        return train_batches(
             self.train_set,
-            recipe,
+            self.recipe,
             self.layout,
             self.ranks.rank,
             self.workers,
@@ -219,18 +224,26 @@ class Training:
             self.engine.task.draws,
             on_device,
             self.maps,
+            self.rollbacks.batches,
         )
+
+    def _run(
+        self, batches: Iterator[list[Batch]], first: Place, is_saved: bool, due: bool
+    ) -> Outcome:
+        recipe, options, place = self.recipe, self.options, first
         ahead = self._fetch(batches, first)
         while True:
             agreed = self._heeded(ahead.agreed(), f"reading batch {place.batch + 1}", ahead.error)
             stop = bool(agreed.stop)
             if due and not stop:
                 due = stop = not self._evaluated(place)
-            ended = place.batch == recipe.updates
+            ended = self._ended(place)
             last = stop or self._ends(place)
             if last:
                 self._settle(self.saver.wait)
-            save_due = place.batch > first.batch and place.batch % options.checkpoint_every == 0
+            save_due = place.batch > first.batch and (
+                place.batch % options.checkpoint_every == 0 or self.best.is_at(place.batch)
+            )
             if not is_saved and (last or save_due):
                 self.ranks.at(f"saving update {place.batch}")
                 saving = partial(self._save, place, due)
@@ -239,6 +252,8 @@ class Training:
             if last:
                 self.saver.wait()
                 self._report_saved()
+                if self.best.over:
+                    self.progress.ends(self.best.said())
                 return "done" if ended and not due else "requeue"
             place, ahead = self._update(place, ahead.micro, agreed.bad, batches)
             is_saved, every = False, recipe.updates_per_epoch * options.evaluate_every
@@ -247,11 +262,17 @@ class Training:
 
     def _ends(self, place: Place) -> bool:
         """Whether training ends here by itself."""
-        return place.batch in (self.recipe.updates, self.options.stop_after)
+        return place.batch == self.options.stop_after or self._ended(place)
+
+    def _ended(self, place: Place) -> bool:
+        """Whether training is done."""
+        return place.batch == self.recipe.updates or self.best.over
 
     def _save(self, place: Place, due: bool) -> None:
         losses = self.guard.losses if self.guard is not None else ()
-        self.saver.save(place.batch, place.batch - place.update, due, tuple(losses))
+        self.saver.best = self.best.order
+        never = sorted(self.rollbacks.batches)
+        self.saver.save(place.batch, place.batch - place.update, due, tuple(losses), never)
 
     def _fetch(self, batches: Iterator[list[Batch]], place: Place) -> Ahead:
         """Take the batch that comes after a place, and begin to agree on what the ranks know by
@@ -310,6 +331,10 @@ class Training:
         finally:
             self.progress.unreadable(self.bad.new_names())
         batch, lr = place.batch + 1, self.recipe.lr(place.update)
+        if batch in self.rollbacks.batches:
+            after = Place(batch, place.update)
+            self.progress.skipped(after)
+            return after, self._fetch(batches, after)
         self.profile.begins(batch)
         ahead = self._fetch(batches, Place(batch, place.update))
         log = batch % self.options.log_every == 0 or batch == self.recipe.updates
@@ -320,7 +345,8 @@ class Training:
             norms = log and self.options.log_norms
             info = self.engine.update(inputs, lr, self.guard, norms)
         except (NotFinite, LossJumped) as error:
-            self._explain(error, batch, micro)
+            ahead.agreed()  # begun on every rank, and needed by none
+            raise Met(error, place, micro) from None
         place = Place(batch, place.update + info.applied)
         self.progress.updated(place, lr, info, log)
         return place, ahead
@@ -348,6 +374,7 @@ class Training:
             return False
         self.progress.unreadable(counts.bad)
         self.progress.evaluated(place, counts, of_average)
+        self.best.add(place.batch, counts, of_average)
         return True
 
     def _next_of_evaluation(self, fetch: Callable[[], Batch | None]) -> Batch | None:
@@ -362,15 +389,3 @@ class Training:
         if agreed.stop and batch is not None:
             raise Interrupted
         return batch
-
-    def _explain(
-        self, error: NotFinite | LossJumped, batch: int, micro: Sequence[Batch]
-    ) -> NoReturn:
-        """Say which batch an error is about, its images, and where to go on from. Collective."""
-        ids = gather(torch.cat([part.ids for part in micro]), self.ranks).tolist()
-        with suppress(NotSaved):
-            self.saver.wait()  # what is on its way is the last good one
-        good, reasons = newest_sound(self.saver.folder.parent, self.ranks)
-        images = [self.train_set.name(id) for id in ids]
-        there = self.progress.stopped(images, good, reasons)
-        raise type(error)(f"update {batch}: {error}{there}") from None

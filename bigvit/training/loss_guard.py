@@ -11,6 +11,10 @@ LEAST = 10  # losses that it needs
 class LossJumped(Exception):
     """A loss is far above those before it; raised on every rank alike."""
 
+    def __init__(self, said: str, loss: float = math.nan) -> None:
+        super().__init__(said)
+        self.loss = loss
+
 
 class LossGuard:
     """Compares each loss with the mean of those before it, once it knows ten."""
@@ -37,6 +41,19 @@ class LossGuard:
         if len(self.losses) >= LEAST and loss > self.jump * mean:
             raise LossJumped(
                 f"the loss is {loss:.4g}, more than {self.jump:g} times the mean of the last "
-                f"{len(self.losses)}, {mean:.4g} (--loss-jump); the update was not applied"
+                f"{len(self.losses)}, {mean:.4g} (--loss-jump); the update was not applied",
+                loss,
             )
         self.losses.append(loss)
+
+    def rising(self) -> int:
+        """How many of the last losses belong to a jump that comes now: the unbroken row of those
+        above the square root of `jump` times the mean of what was before, half of the way there as
+        ratios go. At least ten are never part of it."""
+        losses, row = list(self.losses), 0
+        while len(losses) > LEAST:
+            last = losses.pop()
+            if last <= math.sqrt(self.jump) * sum(losses) / len(losses):
+                break
+            row += 1
+        return row

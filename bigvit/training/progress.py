@@ -20,9 +20,11 @@ from bigvit.evaluate import Counts
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import to_json
 from bigvit.training.beside import Beside
-from bigvit.training.board import Board
+from bigvit.training.board import TEST, TRAIN, Board
 from bigvit.training.foreseen import Foreseen, told
 from bigvit.training.run_folder import RunFolder
+
+BOARD = "tensorboard"  # TensorBoard's folder in a run's
 
 
 class Place(NamedTuple):
@@ -54,7 +56,11 @@ class Progress:
         self._begin(first)
         if folder is None:
             return
-        self.board = Board(folder.path / "tensorboard", first.batch + 1)
+        self._draw_from(first, folder)
+        described = partial(
+            Board(folder.path / BOARD, 0).describe, folder.path.name, dict(flat(to_json(recipe)))
+        )
+        self.beside.write("TensorBoard's log", described)
         if sys.stderr.isatty():
             total, done = recipe.updates, first.batch
             self.bar = tqdm(total=total, initial=done, unit="update", dynamic_ncols=True)
@@ -67,6 +73,40 @@ class Progress:
 
             told = to_json(recipe), self.say
             self.trackers = [Tracker(kind, folder.path, *told) for kind in trackers]
+
+    def rolled_back(self, place: Place, evaluation_due: bool, text: str) -> None:
+        """Training goes on from an earlier place, as a resumed run does: what came after it is
+        forgotten.
+
+        Args:
+            text: what happened.
+        """
+        self._begin(place)
+        if self.folder is None:
+            return
+        self.say(text)
+        if self.foreseen is not None:
+            self.foreseen.begins(place.batch)
+        self._draw_from(place, self.folder)
+        if self.bar is not None:
+            self.bar.n = place.batch
+            self.bar.refresh()
+        forget = partial(self.folder.forget_after, place.batch, evaluation_due)
+        self.beside.write(self.folder.metrics.name, forget)
+        self.folder.update = place.update
+        self._status(self.folder)
+
+    def _draw_from(self, place: Place, folder: RunFolder) -> None:
+        """Let TensorBoard's curves go on after a place, whatever was drawn there before."""
+        below, first = folder.path / BOARD, place.batch + 1
+        train, test = Board(below / TRAIN, first), Board(below / TEST, first)
+        self.boards = {metrics.UPDATE: train, metrics.EVALUATION: test}
+
+    def skipped(self, place: Place) -> None:
+        """A batch was left out."""
+        self.since += 1
+        if self.folder is not None and self.bar is not None:
+            self.bar.update(place.batch - self.bar.n)
 
     def _begin(self, place: Place) -> None:
         """Start to measure anew, after what was not training."""
@@ -141,7 +181,8 @@ class Progress:
         """A line of metrics.jsonl, and the same for TensorBoard."""
         epoch = self._write_line(folder, kind, place, measured)
         drawn = [("epoch", epoch), *_scalars(measured)]
-        write = partial(self.board.add, drawn, place.batch, time.time())
+        renamed = [(name.replace("test_loss", "loss"), value) for name, value in drawn]
+        write = partial(self.boards[kind].add, renamed, place.batch, time.time())
         self.beside.write("TensorBoard's log", write)
         for tracker in self.trackers:
             tracker.add((place.batch, int(kind == metrics.EVALUATION)), dict(drawn))
@@ -231,6 +272,11 @@ class Progress:
             reasons += "; branch off from it into another --run-dir" if not_good else ""
         return f"; its {len(images)} images are listed in {listed}; {saved}{reasons}"
 
+    def ends(self, why: str) -> None:
+        """The run ends before its recipe does."""
+        if self.folder is not None:
+            self.folder.why = why
+
     def say(self, text: str) -> None:
         """A line, above the bar where there is one."""
         if self.bar is not None:
@@ -246,6 +292,16 @@ class Progress:
         self.beside.close()
         for tracker in self.trackers:
             tracker.close()
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What a JSON value holds that is not empty, each by its path."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, each in inside:
+        if isinstance(each, (dict, list)):
+            yield from flat(each, f"{path}{name}.")
+        elif each is not None:
+            yield f"{path}{name}", each
 
 
 def _scalars(measured: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -67,7 +68,8 @@ class RunFolder:
         self.path, self.command, self.world = path, command, world
         self.metrics = path / metrics.NAME
         self.bad_images = path / "bad_images.txt"
-        self.accepted = False
+        self.accepted, self.why = False, ""  # why it is done, where that is before the recipe's end
+        self.began = time.monotonic()
         self._made: list[Path] = []  # what was not there before, to be removed if it is refused
         self._saying = threading.Lock()
         try:
@@ -152,6 +154,7 @@ class RunFolder:
             "name": command.name,
             "recipe": to_json(command.recipe),
             **given,
+            "updates": command.recipe.updates,
             "overrides": list(command.overrides),
             "run": {key: str(value) for key, value in asdict(command.run).items()}
             | {"sharding": command.run.arrangement},

@@ -9,6 +9,7 @@ from typing import Any
 from bigvit.checkpoint import metrics
 from bigvit.checkpoint.manifest import STEP, read_manifest
 from bigvit.checkpoint.run import Found, checkpoints_of, find_checkpoints, run_of
+from bigvit.checkpoint.skipped import parse_batches, words
 from bigvit.recipe import Command
 from bigvit.recipe.store import differences, filled, is_named, to_json
 from bigvit.recipe.words import read_json
@@ -55,6 +56,9 @@ def plan_start(command: Command, judge: bool = True) -> Start:
     """
     run, resume = command.run, command.run.resume
     recipe, allowed = to_json(command.recipe), run.allow_change
+    never = parse_batches(run.skip_batches) if run.skip_batches is not None else ()
+    if never and (last := never[-1]) > (most := command.recipe.updates):
+        raise ValueError(f"--skip-batches: {last} is none of the recipe's {most} batches")
     named = None if resume == "auto" else resume
     found = _named(named) if named is not None and judge else Found((), ())
     home = _home(named)
@@ -85,6 +89,11 @@ def plan_start(command: Command, judge: bool = True) -> Start:
         refuse_changes(
             filled(manifest.recipe), recipe, allowed, f"{where} holds a run of another recipe"
         )
+        if past := {n for n in never if n <= manifest.batch} - {*manifest.skipped_batches}:
+            raise ValueError(
+                f"--skip-batches {run.skip_batches}: {checkpoint} was trained on {words([*past])} "
+                "already; go on from an older checkpoint by its path, in another --run-dir"
+            )
         if (stop := run.stop_after) is not None and stop <= manifest.batch:
             raise ValueError(f"--stop-after {stop}: {checkpoint} is at {manifest.batch} already")
     if (stop := run.stop_after) is not None and stop > command.recipe.updates:

@@ -27,6 +27,7 @@ import others  # noqa: E402
 import pooling  # noqa: E402
 import precision  # noqa: E402
 import resmlp  # noqa: E402
+import rolled  # noqa: E402
 import taught  # noqa: E402
 import timm_models  # noqa: E402
 import tiny  # noqa: E402
@@ -243,6 +244,7 @@ SCENARIOS = {
         *pooling.SCENARIOS,
         *precision.SCENARIOS,
         *resmlp.SCENARIOS,
+        *rolled.SCENARIOS,
         *taught.SCENARIOS,
         *labelled.SCENARIOS,
         *timm_models.SCENARIOS,

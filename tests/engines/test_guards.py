@@ -147,7 +147,7 @@ def test_a_sharded_run_logs_the_norms_of_single(name, guard_ranks, single):
     run = guard_ranks / f"norms {name}"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["batch"] for line in lines] == [1, 2, 3]
-    board = EventAccumulator(str(run / "tensorboard"))
+    board = EventAccumulator(str(run / "tensorboard" / "train"))
     board.Reload()
     for line, expected in zip(lines, single[0], strict=True):
         assert _flat(line["norms"]) == pytest.approx(_flat(expected), rel=RELATIVE)

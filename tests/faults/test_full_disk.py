@@ -150,7 +150,7 @@ def kind(what: str, path: str) -> str:
 
 
 CHOSEN = (
-    "write /tensorboard/events",
+    "write /tensorboard/train/events",
     "write /metrics.jsonl",
     "rename /.status.json.aside",
     "write /checkpoints/.step_N.aside/rank_N.safetensors",

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.backend_context import Context
+from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from bigvit.checkpoint import files
 from bigvit.checkpoint.files import append
@@ -148,3 +155,24 @@ def test_tensorboard_reads_what_was_written_around_a_failure_and_of_the_last_job
     second.add([("loss", 24.0)], 4, when=5)
     assert drawn(tmp_path, "loss") == {1: 11, 2: 12, 3: 23, 4: 24}
     assert drawn(tmp_path, "norms/a") == {1: 0.5, 2: 0.5}
+
+
+def test_tensorboard_compares_runs_by_what_they_were_told_and_how_they_tested(
+    tmp_path: Path,
+) -> None:
+    values = {"optim.lr": 1e-3, "model.kind": "ViT", "seed": 7, "data.flip": True}
+    for name, top1 in (("one", 40.0), ("two", 50.0)):
+        Board(tmp_path / name, 0).describe(name, values)
+        Board(tmp_path / name / "test", 1).add([("top1", top1)], 4, when=1.0)
+    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    provider = MultiplexerDataProvider(runs.Reload(), str(tmp_path))
+    context = Context(TBContext(data_provider=provider, logdir=str(tmp_path)))
+    metric = api_pb2.ColParams(metric=api_pb2.MetricName(group="test", tag="top1"))
+    asked = api_pb2.ListSessionGroupsRequest(
+        allowed_statuses=range(4), start_index=0, slice_size=10, col_params=[metric]
+    )
+    found = Handler(RequestContext(), context, "", asked).run().session_groups
+    assert {each.name: each.metric_values[0].value for each in found} == {"one": 40, "two": 50}
+    told = found[0].hparams
+    assert (told["optim.lr"].number_value, told["model.kind"].string_value) == (1e-3, "ViT")
+    assert (told["seed"].number_value, told["data.flip"].bool_value) == (7, True)

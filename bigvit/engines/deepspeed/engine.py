@@ -73,7 +73,11 @@ class DeepSpeedEngine:
         losses.append(self._backward(micro[-1]))
         self.losses = mean_over_ranks(self.task, losses, self.inside.statistics, self.ranks)
         if check is not None:
-            check(sum(map(float, self.losses.values())))
+            try:
+                check(sum(map(float, self.losses.values())))
+            except Exception:
+                self.inside.discard()
+                raise
         for group in self.inside.optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
         self.inside.before_step()
@@ -92,6 +96,7 @@ class DeepSpeedEngine:
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # stage 0 in float32 is the one that DeepSpeed lets through with a gradient not finite
         if self.inside.plain and not math.isfinite(self.inside.grad_norm()):
+            self.inside.discard()
             self.loss_scale.overflowed(self.losses)
         self.inside.clip(optimizer)
         if self.squares is not None:

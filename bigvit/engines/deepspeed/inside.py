@@ -15,19 +15,15 @@ Every stage keeps its master weights in other places:
                  DeepSpeedZeroOptimizer_Stage3.fp32_partitioned_groups_flat
 """
 
-import logging
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from typing import Any, Literal
 
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.engine import ZERO_OPTIMIZATION, DeepSpeedEngine
 from torch import Tensor, nn
 
@@ -44,45 +40,6 @@ KINDS: dict[str, Literal["whole", "flat", "pieces"]] = {
     "DeepSpeedZeroOptimizer": "flat",
     "DeepSpeedZeroOptimizer_Stage3": "pieces",
 }
-
-
-def prepare() -> None:
-    """What comes before anything else of DeepSpeed: it says warnings alone, and builds nothing."""
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # DeepSpeed's own calls, which torch 2.14 warns of by the hundred
-    old = r"`torch\.distributed\.\w+` is deprecated"
-    warnings.filterwarnings("ignore", message=old, category=FutureWarning)
-    _build_no_ops()
-    import_module("deepspeed.runtime.zero.muon.muon_optimizer")  # it does so later, and it is slow
-
-
-def _build_no_ops() -> None:
-    """Keep DeepSpeed from compiling and using its shared-memory collectives on a CPU: they take a
-    minute to build, and leave 69 MB a rank in /dev/shm after every run."""
-    accelerator: Any = get_accelerator()
-    if accelerator.device_name() != "cpu":
-        return  # has no such op, and looking for ops asks compilers and devices
-    ops = deepspeed.ops.__compatible_ops__
-    assert "deepspeed_shm_comm" in ops, "another DeepSpeed: deepspeed_shm_comm is not among its ops"
-    ops["deepspeed_shm_comm"] = False
-
-
-def pretend() -> None:
-    """For a rehearsal, whose other ranks are not there: what rank 0 says is not waited for, and
-    parameters without memory are not watched, which could not be moved then."""
-    from deepspeed.runtime import engine
-    from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
-
-    for module, name in (
-        (engine, "debug_extract_module_and_param_names"),
-        (coordinator, "assert_ints_same_as_other_ranks"),
-    ):
-        assert hasattr(module, name), f"another DeepSpeed: {module.__name__} has no {name}"
-        setattr(module, name, _not_asked)
-
-
-def _not_asked(_: object) -> None:
-    pass
 
 
 def initialize(task: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
@@ -245,6 +202,29 @@ class Inside:
             factor = 1.0 / ((norm + 1e-6) / self.clip_norm).clamp(min=1)
         torch._foreach_mul_(gradients, factor)
 
+    def discard(self) -> None:
+        """Forget the gradient of an update that is refused after its backward passes. DeepSpeed
+        does so where it finds one that is not finite: it is made to find that, and takes no step.
+        """
+        zero = self.zero
+        if self.kind == "whole":
+            zero.zero_grad(set_to_none=True)
+            return
+
+        def found(*_: object, **__: object) -> None:
+            zero.overflow = True
+
+        look = "check_overflow" if self.kind == "flat" else "_overflow_check_and_loss_scale_update"
+        changed = {look: found, "_update_scale": _leave_as_it_is, "check_grad_overflow": True}
+        kept = {name: getattr(zero, name, None) for name in changed}
+        try:
+            for name, value in changed.items():
+                setattr(zero, name, value)
+            zero.step()
+        finally:
+            for name, value in kept.items():
+                setattr(zero, name, value)
+
     @property
     def overflow(self) -> bool:
         """Whether DeepSpeed skipped the last update, as its gradient was not finite."""
@@ -389,6 +369,10 @@ def _share(length: int, offset: int, size: int, rank: int) -> range:
 def _piece(p: Any) -> range:
     """The elements of a parameter that stage 3 leaves to this rank."""
     return _share(p.partition_numel(), 0, p.ds_numel, dist.get_rank(p.ds_process_group))
+
+
+def _leave_as_it_is(_: object) -> None:
+    """In place of DeepSpeed's change of its loss scale."""
 
 
 def _leave_to_the_norm(partition_gradients: bool = True) -> None:
