@@ -99,7 +99,7 @@ def run(
     unwritable = f"--run-dir {start.folder} cannot be written to"
     with ranks.agree_on_error(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
         if folder is not None:
-            folder.accept(given)
+            folder.accept(given, found[0] if found is not None else None)
     saver = Saver(
         engine,
         start.folder / "checkpoints",
