@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigvit import __version__
-from bigvit.cli import hosts, models, new, pictures, plan, recipes, rehearse, runs, train
+from bigvit.cli import (
+    hosts,
+    models,
+    new,
+    pictures,
+    plan,
+    recipes,
+    rehearse,
+    report,
+    runs,
+    train,
+)
 from bigvit.cli.arguments import Parser
 
 
@@ -42,6 +53,6 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    for subject in (recipes, new, train, plan, rehearse, runs, hosts, models, pictures):
+    for subject in (recipes, new, train, plan, rehearse, runs, report, hosts, models, pictures):
         subject.add(add)
     return parser

@@ -1,5 +1,5 @@
-"""A chart as SVG: the curves alone, stretched to whatever room there is, with lines that stay as thin
-and dots that stay round. What is written around it is HTML, so that it keeps its size on a phone.
+"""A chart as SVG: the curves alone, stretched to whatever room there is, with lines that stay as
+thin and dots that stay round. What is written around it is HTML, and keeps its size on a phone.
 
 Coordinates: x to the right in 0 to WIDTH, y down in 0 to HEIGHT.
 """
