@@ -106,8 +106,8 @@ def smoothed(series: Series) -> list[Series]:
         sums.append(sums[-1] + value)
     means: list[float] = []
     for i in range(count):
-        reach = min(half, i, count - 1 - i)
-        means.append((sums[i + reach + 1] - sums[i - reach]) / (2 * reach + 1))
+        first, last = max(0, i - half), min(count, i + half + 1)
+        means.append((sums[last] - sums[first]) / (last - first))
     return [replace(series, kind="faint"), replace(series, y=means)]
 
 

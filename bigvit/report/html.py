@@ -29,6 +29,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 ROUGH = 128  # pixels across, below which an image's pixels are shown as squares
+SHORT = 24  # characters that stay on one line
 DIGITS = 5  # of numbers that are read off a chart
 
 
@@ -124,16 +125,17 @@ class _Page:
             return f'<div class="card matrix scroll" {self._named(table.caption)}>{inside}</div>'
         numbers = _numbers(table)
         body = "".join(
-            f'<tr><th scope="row">{_cell(row[0])}</th>'
+            f'<tr><th scope="row"{_kind(row[0], False)}>{_cell(row[0])}</th>'
             + "".join(
-                f"<td{' class=n' if i + 1 in numbers else ''}>{_cell(cell)}</td>"
-                for i, cell in enumerate(row[1:])
+                f"<td{_kind(cell, i in numbers)}>{_cell(cell)}</td>"
+                for i, cell in enumerate(row[1:], 1)
             )
             + "</tr>"
             for row in table.rows
         )
         caption = "" if table.folded else _caption(table)
-        inside = f"<table>{caption}{_head(table, numbers)}<tbody>{body}</tbody></table>"
+        facts = "" if any(table.heads) else ' class="facts"'
+        inside = f"<table{facts}>{caption}{_head(table, numbers)}<tbody>{body}</tbody></table>"
         scroll = f'<div class="scroll" {self._named(table.caption)}>{inside}</div>'
         if not table.folded:
             return f'<div class="card">{scroll}</div>'
@@ -208,8 +210,9 @@ def _figures(block: Figures) -> str:
         value = f"<dd>{escape(each.value)}{detail}{bar}</dd>"
         parts.append(f"<div><dt>{escape(each.label)}</dt>{value}</div>")
     dot = "" if block.run is None else _swatch(Series("", [], [], block.run))
-    head = f'{dot}<h3>{escape(block.name)}</h3><span class="badge {block.tone}">'
-    head = f'<div class="run">{head}{escape(block.state)}</span></div>'
+    name = f"<h2>{escape(block.name)}</h2>" if block.name else ""
+    badge = f'<span class="badge {block.tone}">{escape(block.state)}</span>'
+    head = f'<div class="run">{dot}{name}{badge}</div>'
     return f'<div>{head}<dl class="figures">{"".join(parts)}</dl></div>'
 
 
@@ -231,7 +234,16 @@ def _caption(table: Table) -> str:
     return f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
 
 
+def _kind(cell: Cell, is_number: bool) -> str:
+    """Numbers stand to the right, and what is short on one line."""
+    if is_number:
+        return " class=n"
+    return " class=s" if isinstance(cell, str) and len(cell) <= SHORT else ""
+
+
 def _head(table: Table, numbers: Any) -> str:
+    if not any(table.heads):
+        return ""
     heads = "".join(
         f'<th scope="col"{" class=n" if i in numbers else ""}>{escape(head)}</th>'
         if head

@@ -5,7 +5,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from bigvit import __version__
-from bigvit.report import sections
+from bigvit.report import curves, sections
+from bigvit.report.beside import on_course
 from bigvit.report.blocks import Report, Section
 from bigvit.report.provenance import provenance
 from bigvit.report.told import Told, distinct, read_run
@@ -41,10 +42,10 @@ def make_report(
         title = counted(len(runs), "run")
         subtitle = ", ".join(told.name for told in runs)
     told = (
-        sections.on_course(runs),
-        sections.curves(runs),
+        on_course(runs),
+        curves.curves(runs),
         sections.recipes_apart(runs),
-        sections.throughput(runs),
+        curves.throughput(runs),
         *computed(runs),
         provenance(runs),
         sections.recipe_values(runs),

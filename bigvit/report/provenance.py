@@ -53,7 +53,8 @@ def _facts(told: Told) -> Iterator[tuple[str, str]]:
     yield "ranks", spoken(said.get("world"))
     options = said.get("run")
     if isinstance(options, dict):
-        yield "engine and sharding", f"{options.get('engine')}, {options.get('sharding')}"
+        engine = (options.get("engine"), options.get("sharding"))
+        yield "engine and sharding", ", ".join(str(each) for each in engine if each)
         usual = {name: str(value) for name, value in vars(Run()).items()}
         aside = ("engine", "sharding")
         others = [
@@ -101,7 +102,7 @@ def _jobs(told: Told) -> Iterator[Block]:
         before = job.start or before
     restarts = sum(begins(job) is not None for job in told.jobs)
     title = f"{counted(len(rows), 'job')}, {counted(restarts, 'restart')} from a checkpoint"
-    heads = ("job", "began", "from batch", "ranks", "ended", "at update", "how, and why")
+    heads = ("job", "began (UTC)", "from batch", "ranks", "ended", "at update", "how, and why")
     yield Table(title, heads, rows)
 
 

@@ -35,7 +35,7 @@ def size(count: float) -> str:
 def moment(text: object) -> str:
     """A time as files hold it, in UTC."""
     try:
-        return f"{datetime.fromisoformat(str(text)):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{datetime.fromisoformat(str(text)):%Y-%m-%d %H:%M:%S}"
     except ValueError:
         return "–"
 
