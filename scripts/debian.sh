@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install the Debian packages that some tests want: hosts made of network namespaces, Slurm,
-# Fashion-MNIST, a compiler, and libjpeg-turbo's headers and programs. Without them these tests are skipped, and say so. Needs root.
+# Fashion-MNIST, a browser, a compiler, and libjpeg-turbo's headers and programs. Without them these tests are skipped, and say so. Needs root.
 set -euo pipefail
-packages=(dataset-fashion-mnist g++ iproute2 libjpeg-turbo-progs libjpeg-dev munge openssh-client openssh-server pdsh procps slurm-wlm)
+packages=(chromium dataset-fashion-mnist g++ iproute2 libjpeg-turbo-progs libjpeg-dev munge openssh-client openssh-server pdsh procps slurm-wlm)
 missing=()
 for package in "${packages[@]}"; do
     dpkg -s "$package" > /dev/null 2>&1 || missing+=("$package")

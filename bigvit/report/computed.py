@@ -271,7 +271,7 @@ def _matrix(classes: Sequence[str], matrix: np.ndarray) -> Table:
         for name, row in zip(classes, matrix, strict=True)
     ]
     caption = "Confusion: a row has what a class was taken for"
-    return Table(caption, ("is \\ taken for", *classes), rows, shares=shares.tolist())
+    return Table(caption, ("is ↓ taken for →", *classes), rows, shares=shares.tolist())
 
 
 def _pairs(classes: list[str], matrix: np.ndarray) -> list[tuple[str, str, int, str]]:

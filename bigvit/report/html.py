@@ -121,7 +121,12 @@ class _Page:
     def table(self, table: Table) -> str:
         """A table that scrolls inside itself where it is too wide."""
         if table.shares is not None:
-            inside = f"<table>{_caption(table)}{_head(table, [])}{_shaded(table)}</table>"
+            heads = "".join(
+                f'<th scope="col"><span title="{escape(head)}">{escape(head)}</span></th>'
+                for head in table.heads[1:]
+            )
+            head = f'<thead><tr><th scope="col">{escape(table.heads[0])}</th>{heads}</tr></thead>'
+            inside = f"<table>{_caption(table)}{head}{_shaded(table)}</table>"
             return f'<div class="card matrix scroll" {self._named(table.caption)}>{inside}</div>'
         numbers = _numbers(table)
         body = "".join(
@@ -170,23 +175,26 @@ class _Page:
         marks = "; ".join(dict.fromkeys(text for _, text in chart.marks))
         notes = [chart.described, f"Dotted: {marks}." if marks else ""]
         note = " ".join(filter(None, notes))
-        heads, cells = rows(chart)
-        values = self.table(Table(f"Values: {chart.title}", heads, cells))
-        values = values.removeprefix('<div class="card">').removesuffix("</div>")
+        values = ""
+        if not chart.square:
+            table = self.table(Table(f"Values: {chart.title}", *rows(chart)))
+            table = table.removeprefix('<div class="card">').removesuffix("</div>")
+            values = f"<details><summary>Values</summary>{table}</details>"
         hint = f"{chart.title}; arrow keys read its values"
+        reach = f' tabindex="0" role="group" aria-label="{escape(hint)}"' if read else ""
         kind = "card chart square" if chart.square else "card chart"
         return (
             f'<figure class="{kind}" data-chart="{number}">'
             f'<figcaption><h3>{escape(chart.title)}</h3><span class="unit">{escape(chart.unit)}'
             f"</span></figcaption>"
             f'<ul class="legend"{"" if len(shown) > 1 else " hidden"}>{legend}</ul>'
-            f'<div class="plot" tabindex="0" role="group" aria-label="{escape(hint)}">'
+            f'<div class="plot"{reach}>'
             f'<div class="ys" aria-hidden="true">{ys}</div>'
             f'<div class="area">{svg(chart, number)}</div>'
             f'<div class="xs" aria-hidden="true">{xs}</div>'
             f'<div class="across" aria-hidden="true">{escape(chart.across)}</div></div>'
             f"{f'<p>{escape(note)}</p>' if note else ''}"
-            f"<details><summary>Values</summary>{values}</details></figure>"
+            f"{values}</figure>"
         )
 
     def _named(self, name: str) -> str:
@@ -226,7 +234,7 @@ def _picture(picture: Picture) -> str:
     caption = f"<figcaption>{lines}</figcaption>" if lines else ""
     return (
         f'<figure class="card"><img{fine} src="data:image/webp;base64,{content}" width="{width}" '
-        f'height="{height}" alt="{escape(picture.alt)}" loading="lazy">{caption}</figure>'
+        f'height="{height}" alt="{escape(picture.alt)}">{caption}</figure>'
     )
 
 
@@ -263,7 +271,9 @@ def _shaded(table: Table) -> str:
             miss = "" if i == j else ' class="miss"'
             style = f' style="--share:{share:.2f}"' if share else ""
             cells.append(f"<td{miss}{style}>{_cell(cell)}</td>")
-        lines.append(f'<tr><th scope="row">{_cell(row[0])}</th>{"".join(cells)}</tr>')
+        name = _cell(row[0])
+        name = f'<th scope="row"><span title="{name}">{name}</span></th>'
+        lines.append(f"<tr>{name}{''.join(cells)}</tr>")
     return f"<tbody>{''.join(lines)}</tbody>"
 
 

@@ -112,11 +112,7 @@ def _job(job: Job, before: dict[str, Any], over: bool) -> tuple[str, ...]:
     came = "the beginning" if batch is None else f"{batch:,}"
     if not start:
         came = "–"
-    changed = [
-        f"{key} {spoken(before.get(key))} -> {spoken(start.get(key))}"
-        for key in ("git", "overrides")
-        if before and start and before.get(key) != start.get(key)
-    ]
+    changed = list(_changes(before, start)) if before and start else []
     if end:
         code = end.get("exit_code")
         how = f"{end.get('state')} ({code})" if code is not None else str(end.get("state"))
@@ -124,7 +120,7 @@ def _job(job: Job, before: dict[str, Any], over: bool) -> tuple[str, ...]:
     else:
         how = "it said no end: it was killed, or its machine went down" if over else "it runs"
     if changed:
-        how += "; it was begun otherwise than the one before: " + ", ".join(changed)
+        how += f" (unlike the job before: {', '.join(changed)})"
     return (
         moment(start.get("time")),
         came,
@@ -133,6 +129,24 @@ def _job(job: Job, before: dict[str, Any], over: bool) -> tuple[str, ...]:
         f"{end['update']:,}" if type(end.get("update")) is int else "–",
         how,
     )
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """In what a job was started otherwise than the one before it."""
+    for key in ("git", "world"):
+        if before.get(key) != now.get(key):
+            yield f"{key} {spoken(now.get(key))}, was {spoken(before.get(key))}"
+    old, new = before.get("versions"), now.get("versions")
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in new:
+            if old.get(name) != new[name]:
+                yield f"{name} {new[name]}, was {old.get(name)}"
+    old, new = before.get("overrides"), now.get("overrides")
+    if isinstance(old, list) and isinstance(new, list):
+        if more := [str(word) for word in new if word not in old]:
+            yield f"with {' '.join(more)}"
+        if less := [str(word) for word in old if word not in new]:
+            yield f"without {' '.join(less)}"
 
 
 def _checkpoints(told: Told) -> Iterator[Block]:
