@@ -32,6 +32,7 @@ from bigvit.report.blocks import (
     Tone,
 )
 from bigvit.report.pictures import SIDE, heat, of_tensor, picture
+from bigvit.report.skipped import ids
 from bigvit.report.told import Told
 from bigvit.report.words import counted, percent
 from bigvit.visualize.attention import attended
@@ -69,6 +70,7 @@ def computed(runs: Sequence[Told], asked: Asked) -> Iterator[Section]:
     """Each part for each run that has what it needs."""
     parts: tuple[tuple[str, Part], ...] = (
         ("Samples", _samples),
+        ("Skipped images", _skipped),
         ("Attention", _attention),
         ("Offsets", _offsets),
         ("Confusion and mistakes", _mistakes),
@@ -86,7 +88,8 @@ def computed(runs: Sequence[Told], asked: Asked) -> Iterator[Section]:
 
 def _tried(part: Part, told: Told, asked: Asked) -> Iterator[Block]:
     """A part, or why it is not there."""
-    if told.recipe is None or part is not _samples and not any(not s.fault for s in told.saved):
+    whole = any(not each.fault for each in told.saved)
+    if told.recipe is None or part not in (_samples, _skipped) and not whole:
         return
     try:
         check_recipe(told.recipe)
@@ -110,6 +113,30 @@ def _samples(told: Told, asked: Asked) -> Iterator[Block]:
         for i, panel in enumerate(panels, 1)
     ]
     yield Text("Of the first training batch, as the model saw it: varied, mixed, with its targets.")
+    yield Gallery(pictures)
+
+
+def _skipped(told: Told, asked: Asked) -> Iterator[Block]:
+    recipe = told.recipe
+    assert recipe is not None
+    if not (numbers := ids(told)):
+        return
+    source = open_source(recipe.data, "train", asked.root_of(told))
+    most = min(MISTAKES, len(numbers))
+    pictures: list[Picture] = []
+    for number in (numbers[i * len(numbers) // most] for i in range(most)):
+        if not 0 <= number < len(source):
+            continue
+        name, is_ = source.name(number), source.classes[source.targets[number]]
+        try:
+            pixels = augment.test_image(source.open(number), recipe.data).transpose(1, 2, 0)
+        except BadImage:
+            continue
+        pictures.append(picture(pixels, name, [(is_, "plain"), (name, "plain")]))
+    yield Text(
+        f"Of the batches that it rolled back past, {len(pictures)} of {counted(len(numbers), 'image')}, "
+        "as a test would see them."
+    )
     yield Gallery(pictures)
 
 

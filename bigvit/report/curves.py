@@ -6,6 +6,7 @@ from bigvit.checkpoint.metrics import Line
 from bigvit.report import course
 from bigvit.report.blocks import Block, Chart, Charts, Section, Series, Table, Text
 from bigvit.report.chart import smoothed
+from bigvit.report.skipped import rolled_back
 from bigvit.report.told import Told, number
 from bigvit.report.words import duration, percent
 
@@ -112,7 +113,7 @@ def _chart(
     every = [value for each in series for value in each.y]
     if log is None:
         log = 0 < min(every) < max(every) / LOG and title.endswith("norm")
-    marks = list(runs[0].restarts()) if len(runs) == 1 else []
+    marks = [*runs[0].restarts(), *rolled_back(runs[0])] if len(runs) == 1 else []
     return Chart(title, series, unit, _across(runs), described, marks, log, from_zero)
 
 

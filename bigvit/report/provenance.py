@@ -7,6 +7,7 @@ from typing import Any
 from bigvit.checkpoint.jobs import Job
 from bigvit.recipe import Run
 from bigvit.report.blocks import Block, Code, Section, Table, Text
+from bigvit.report.skipped import enumerated, skipped_batches
 from bigvit.report.told import Told, begins, listed
 from bigvit.report.words import counted, moment, size, spoken
 
@@ -32,12 +33,13 @@ def _of(told: Told, several: bool) -> Iterator[Block]:
         yield Code(" ".join(map(str, words)))
     yield from _data(told)
     yield from _jobs(told)
+    yield from skipped_batches(told)
     yield from _checkpoints(told)
     for name, caption in FILES.items():
         names, count = listed(told.path / name)
         if count:
             more = f", the first {len(names)}" if count > len(names) else ""
-            rows = [(str(i), each) for i, each in enumerate(names, 1)]
+            rows = [*enumerated(names)]
             yield Table(f"{caption}: {count:,}{more}", ("", "image"), rows, folded=True)
 
 

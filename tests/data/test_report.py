@@ -1,4 +1,4 @@
-"""`bigvit report` of a real run that was stopped and resumed: read, and opened in a real browser."""
+"""`bigvit report` of a real run that was stopped and resumed: read, and opened in a browser."""
 
 import json
 import re
@@ -219,6 +219,30 @@ def test_a_run_that_goes_on_or_never_came_to_anything_is_told_too(
     (failed / "recipe.json").write_text("{")
     (failed / "metrics.jsonl").write_text("")
     assert "recipe.json is damaged" in text_of(made(failed, out=tmp_path / "page.html"))
+
+
+def test_what_a_run_rolled_back_past_is_told_with_its_images(run: Path, tmp_path: Path) -> None:
+    """By the file as docs/rollback.md describes it."""
+    rolled = shutil.copytree(run, tmp_path / "rolled")
+    rollback = {
+        **{"skipped": [[2, 3]], "batch": 3, "update": 2, "reason": "the loss jumped <9>"},
+        **{"loss": None, "loss_before": 0.71, "losses": [], "checkpoint": "step_00000001"},
+        **{"went_back_to": 1, "time": "2026-01-01T00:00:00+00:00", "images": "rollbacks/1.txt"},
+        **{"ids": [[4, 5], [47, 1000]], "ranks": 1},
+    }
+    file = rolled / "skipped.json"
+    file.write_text(json.dumps({"given": [[5, 5]], "rollbacks": [rollback]}))
+    (rolled / "rollbacks").mkdir()
+    (rolled / "rollbacks" / "1.txt").write_text("china/000.jpg\nchina/002.jpg\n")
+    assert main(["report", str(rolled), "--out", str(out := tmp_path / "page.html")]) == 0
+    said = text_of(out.read_text())
+    assert "Rolled back 1 time" in said and "the loss jumped <9>" in said and "not finite" in said
+    assert (
+        "leave out batches 5." in said and "2 china/002.jpg" in said and "past batches 2-3" in said
+    )
+    assert "rolled back past, 3 of 4 images" in said
+    file.write_text("[")
+    assert "skipped.json is damaged" in text_of(made(rolled, out=out))
 
 
 @pytest.mark.parametrize(
