@@ -84,9 +84,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts side by side, where there is room."""
+    """Charts, or tables of what is in them, side by side where there is room."""
 
-    charts: Sequence[Chart]
+    charts: Sequence[Chart | Table]
 
 
 @dataclass(frozen=True)

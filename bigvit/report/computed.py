@@ -4,6 +4,7 @@ makes of test images. Each part says why it is left out where it cannot be made.
 Shapes: N images, K classes, H heads, h x w patches of an image.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +41,10 @@ from bigvit.visualize.compare import Answers, compare
 from bigvit.visualize.offsets import guess
 from bigvit.visualize.samples import sample_panels
 
+ALIKE = 3  # mistakes that are shown of a class and what it is taken for
 SAMPLES, ATTENDED, GUESSED, PAIRS, MISTAKES = 12, 6, 4, 64, 12
 MATRIX = 20  # classes up to which each is told beside each
-LISTED = 15  # pairs of classes, and classes, that are listed
+LISTED = 10  # pairs of classes, and classes, that are listed
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def _skipped(told: Told, asked: Asked) -> Iterator[Block]:
             continue
         pictures.append(picture(pixels, name, [(is_, "plain"), (name, "plain")]))
     yield Text(
-        f"Of the batches that it rolled back past, {len(pictures)} of {counted(len(numbers), 'image')}, "
+        f"Of the batches that it rolled back past, {len(pictures)} of "
+        f"{counted(len(numbers), 'image')}, "
         "as a test would see them."
     )
     yield Gallery(pictures)
@@ -231,8 +234,7 @@ def _offsets(told: Told, asked: Asked) -> Iterator[Block]:
     )
     rows = [(each.name, each.error, each.blind) for each in guesses]
     heads = ("image", "off by, cells", "the best constant")
-    yield Charts([chart])
-    yield Table("Mean distance of a guess", heads, rows)
+    yield Charts([chart, Table("Mean distance of a guess", heads, rows)])
 
 
 def _mistakes(told: Told, asked: Asked) -> Iterator[Block]:
@@ -269,9 +271,22 @@ def _mistakes(told: Told, asked: Asked) -> Iterator[Block]:
         return
     wrong.sort(key=lambda i: -float(answers.sure[0, i]))
     yield Text(
-        f"The most confident of {counted(len(wrong), 'mistake')}: what it is sure of, and is wrong."
+        f"The most confident of {counted(len(wrong), 'mistake')}: "
+        f"at most {ALIKE} of a class and what it is taken for."
     )
-    yield Gallery([_mistake(answers, i, source, data) for i in wrong[:MISTAKES]])
+    yield Gallery([_mistake(answers, i, source, data) for i in _varied(answers, wrong)])
+
+
+def _varied(answers: Answers, wrong: Sequence[int]) -> list[int]:
+    """The first of some mistakes, a few of a pair of classes."""
+    seen: Counter[tuple[int, int]] = Counter()
+    kept: list[int] = []
+    for place in wrong:
+        pair = int(answers.truth[place]), int(answers.best[0, place])
+        seen[pair] += 1
+        if seen[pair] <= ALIKE:
+            kept.append(place)
+    return kept[:MISTAKES]
 
 
 def _mistake(answers: Answers, place: int, source: Source, data: Data) -> Picture:

@@ -12,7 +12,7 @@ from bigvit.report.words import duration, percent
 
 LOG = 30  # times that values differ where an axis is logarithmic
 BLOCKS = 6  # whose norms are drawn
-NORMS = {"gradient": "Gradient", "weight": "Weights", "layer_scale": "LayerScale"}
+NORMS = {"gradient": "Gradient", "weight": "Weight", "layer_scale": "LayerScale"}
 SPEED = (
     *("images a second", "in the slowest tenth", "waiting for images", "use of peak FLOPs"),
     *("images seen", "in training", "device-hours", "begin to end"),

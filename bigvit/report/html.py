@@ -113,7 +113,8 @@ class _Page:
             case Figures():
                 return _figures(block)
             case Charts(charts):
-                return f'<div class="charts">{"".join(map(self.chart, charts))}</div>'
+                parts = (self.table(e) if isinstance(e, Table) else self.chart(e) for e in charts)
+                return f'<div class="charts">{"".join(parts)}</div>'
             case Gallery(pictures, wide):
                 kind = "gallery wide" if wide else "gallery"
                 return f'<div class="{kind}">{"".join(map(_picture, pictures))}</div>'

@@ -59,7 +59,7 @@ def _all(blocks: Sequence[Block], folder: str, pictures: dict[str, bytes]) -> It
                 table = Table(f"{name}: {state}", ("", "", ""), cells)
                 yield _table(table)
             case Charts(charts):
-                yield from map(_chart, charts)
+                yield from (_table(e) if isinstance(e, Table) else _chart(e) for e in charts)
             case Gallery(shown):
                 if folder:
                     yield "\n".join(_picture(each, folder, pictures) for each in shown)
