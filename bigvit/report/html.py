@@ -120,33 +120,17 @@ class _Page:
                 return f'<div class="{kind}">{"".join(map(_picture, pictures))}</div>'
 
     def table(self, table: Table) -> str:
-        """A table that scrolls inside itself where it is too wide."""
+        """A table that scrolls inside itself where it is too wide; what it is called does not."""
         if table.shares is not None:
-            heads = "".join(
-                f'<th scope="col"><span title="{escape(head)}">{escape(head)}</span></th>'
-                for head in table.heads[1:]
-            )
-            head = f'<thead><tr><th scope="col">{escape(table.heads[0])}</th>{heads}</tr></thead>'
-            inside = f"<table>{_caption(table)}{head}{_shaded(table)}</table>"
-            return f'<div class="card matrix scroll" {self._named(table.caption)}>{inside}</div>'
-        numbers = _numbers(table)
-        body = "".join(
-            f'<tr><th scope="row"{_kind(row[0], False)}>{_cell(row[0])}</th>'
-            + "".join(
-                f"<td{_kind(cell, i in numbers)}>{_cell(cell)}</td>"
-                for i, cell in enumerate(row[1:], 1)
-            )
-            + "</tr>"
-            for row in table.rows
-        )
-        caption = "" if table.folded else _caption(table)
-        facts = "" if any(table.heads) else ' class="facts"'
-        inside = f"<table{facts}>{caption}{_head(table, numbers)}<tbody>{body}</tbody></table>"
+            inside, kind = _matrix(table), "card matrix"
+        else:
+            facts = "" if any(table.heads) else ' class="facts"'
+            inside, kind = f"<table{facts}>{_head(table)}{_body(table)}</table>", "card"
         scroll = f'<div class="scroll" {self._named(table.caption)}>{inside}</div>'
-        if not table.folded:
-            return f'<div class="card">{scroll}</div>'
-        summary = f"<summary>{escape(table.caption)}</summary>"
-        return f'<details class="card folded">{summary}{scroll}</details>'
+        if table.folded:
+            summary = f"<summary>{escape(table.caption)}</summary>"
+            return f'<details class="{kind} folded">{summary}{scroll}</details>'
+        return f'<div class="{kind}"><p class="caption">{escape(table.caption)}</p>{scroll}</div>'
 
     def chart(self, chart: Chart) -> str:
         number = len(self.charts)
@@ -178,9 +162,11 @@ class _Page:
         note = " ".join(filter(None, notes))
         values = ""
         if not chart.square:
-            table = self.table(Table(f"Values: {chart.title}", *rows(chart)))
-            table = table.removeprefix('<div class="card">').removesuffix("</div>")
-            values = f"<details><summary>Values</summary>{table}</details>"
+            table = Table("", *rows(chart))
+            named = self._named(f"Values of {chart.title}")
+            table = f"<table>{_head(table)}{_body(table)}</table>"
+            scroll = f'<div class="scroll" {named}>{table}</div>'
+            values = f"<details><summary>Values</summary>{scroll}</details>"
         hint = f"{chart.title}; arrow keys read its values"
         reach = f' tabindex="0" role="group" aria-label="{escape(hint)}"' if read else ""
         kind = "card chart square" if chart.square else "card chart"
@@ -239,8 +225,28 @@ def _picture(picture: Picture) -> str:
     )
 
 
-def _caption(table: Table) -> str:
-    return f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+def _matrix(table: Table) -> str:
+    """Numbers of each class beside each."""
+    heads = "".join(
+        f'<th scope="col"><span title="{escape(head)}">{escape(head)}</span></th>'
+        for head in table.heads[1:]
+    )
+    head = f'<tr><th scope="col">{escape(table.heads[0])}</th>{heads}</tr>'
+    return f"<table><thead>{head}</thead>{_shaded(table)}</table>"
+
+
+def _body(table: Table) -> str:
+    numbers = _numbers(table)
+    lines = [
+        f'<tr><th scope="row"{_kind(row[0], False)}>{_cell(row[0])}</th>'
+        + "".join(
+            f"<td{_kind(cell, i in numbers)}>{_cell(cell)}</td>"
+            for i, cell in enumerate(row[1:], 1)
+        )
+        + "</tr>"
+        for row in table.rows
+    ]
+    return f"<tbody>{''.join(lines)}</tbody>"
 
 
 def _kind(cell: Cell, is_number: bool) -> str:
@@ -250,9 +256,10 @@ def _kind(cell: Cell, is_number: bool) -> str:
     return " class=s" if isinstance(cell, str) and len(cell) <= SHORT else ""
 
 
-def _head(table: Table, numbers: Any) -> str:
+def _head(table: Table) -> str:
     if not any(table.heads):
         return ""
+    numbers = _numbers(table)
     heads = "".join(
         f'<th scope="col"{" class=n" if i in numbers else ""}>{escape(head)}</th>'
         if head

@@ -186,7 +186,8 @@ class RunFolder:
         with self._saying:  # the thread that watches other ranks may have something to say, too
             write_json(self.path / "status.json", value)
             if exit_code is not None:
-                jobs.add(self.path, jobs.END, value)
+                with contextlib.suppress(OSError):  # of a disk that is full: status.json has it
+                    jobs.add(self.path, jobs.END, value)
         if self.state == "done" or self.state == "requeue" and reason.startswith(STOPPED):
             with contextlib.suppress(OSError):  # it is said in any case
                 (self.path / "stop").unlink()

@@ -153,7 +153,9 @@ def test_a_run_is_told_whole(run: Path, page: Path) -> None:
 def test_what_a_model_gets_wrong_is_what_an_evaluation_counts(run: Path, page: Path) -> None:
     html = page.read_text()
     counts = evaluate_checkpoint(run, 8, run.parent / "data", 0)
-    matrix = html.split("<caption>Confusion:")[1].split("</table>")[0]
+    matrix = html.split(">Confusion: a row has what a class was taken for</p>")[1].split(
+        "</table>"
+    )[0]
     cells = [
         [cell or "0" for cell in re.findall(r"<td[^>]*>(\d*)</td>", row)]
         for row in matrix.split("<tbody>")[1].split("</tr>")[:2]
