@@ -156,6 +156,7 @@ def svg(chart: Chart, number: int) -> str:
 def summary(chart: Chart) -> str:
     """A chart in words."""
     said = [chart.described] if chart.described else []
+    said += [f"At {chart.across} {short(x)} it {text}." for x, text in chart.marks]
     for series in chart.series:
         if series.kind in ("faint", "diagonal") or not series.x:
             continue

@@ -6,6 +6,7 @@ from datetime import datetime
 from statistics import median
 from typing import NamedTuple
 
+from bigvit.checkpoint import metrics
 from bigvit.checkpoint.metrics import Line
 from bigvit.report.told import Told, begins, number
 
@@ -55,7 +56,7 @@ def pace(told: Told) -> Pace | None:
     rates: list[float] = []
     since = 0
     for line in told.lines:
-        rate = number(line, "images_per_second") if line in told.updates else None
+        rate = number(line, "images_per_second") if line.kind == metrics.UPDATE else None
         if rate is not None and rate > 0 and line.batch > since:
             done = (line.batch - since) * size
             spent = done / rate

@@ -38,6 +38,7 @@ def curves(runs: Sequence[Told]) -> Section | None:
     ]
     blocks: list[Block] = []
     if any(charts):
+        blocks += _dotted(runs)
         blocks.append(Charts([chart for chart in charts if chart is not None]))
     for told in runs:
         if norms := list(_norms(told)):
@@ -113,8 +114,19 @@ def _chart(
     every = [value for each in series for value in each.y]
     if log is None:
         log = 0 < min(every) < max(every) / LOG and title.endswith("norm")
-    marks = [*runs[0].restarts(), *rolled_back(runs[0])] if len(runs) == 1 else []
+    marks = _marks(runs)
     return Chart(title, series, unit, _across(runs), described, marks, log, from_zero)
+
+
+def _marks(runs: Sequence[Told]) -> list[tuple[float, str]]:
+    """Where a run went on or back; of several, none."""
+    return [*runs[0].restarts(), *rolled_back(runs[0])] if len(runs) == 1 else []
+
+
+def _dotted(runs: Sequence[Told]) -> Iterator[Text]:
+    """What the dotted lines of charts mean."""
+    if marks := _marks(runs):
+        yield Text(f"Dotted lines are where the run {'; '.join(text for _, text in marks)}.")
 
 
 def _across(runs: Sequence[Told]) -> str:

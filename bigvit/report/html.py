@@ -157,9 +157,7 @@ class _Page:
             f'<li data-key="{key}">{_swatch(series)}<span>{escape(series.name)}</span></li>'
             for key, series in enumerate(shown)
         )
-        marks = "; ".join(dict.fromkeys(text for _, text in chart.marks))
-        notes = [chart.described, f"Dotted: {marks}." if marks else ""]
-        note = " ".join(filter(None, notes))
+        note = chart.described
         values = ""
         if not chart.square:
             table = Table("", *rows(chart))

@@ -11,7 +11,7 @@ from bigvit.report.skipped import enumerated, skipped_batches
 from bigvit.report.told import Told, begins, listed
 from bigvit.report.words import counted, moment, size, spoken
 
-DESCRIBED = ("name", "world", "git", "teacher", "label_maps")
+REVISION = 10  # characters of a git revision that are shown beside another
 FILES = {
     "stopped_images.txt": "Images of the batch that the run stopped before",
     "bad_images.txt": "Images that could not be read, and were replaced",
@@ -137,7 +137,8 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     """In what a job was started otherwise than the one before it."""
     for key in ("git", "world"):
         if before.get(key) != now.get(key):
-            yield f"{key} {spoken(now.get(key))}, was {spoken(before.get(key))}"
+            new, old = (spoken(each.get(key))[:REVISION] for each in (now, before))
+            yield f"{key} {new}, was {old}"
     old, new = before.get("versions"), now.get("versions")
     if isinstance(old, dict) and isinstance(new, dict):
         for name in new:

@@ -50,7 +50,7 @@ class Told:
         """running, done, requeue, error, killed, starting or unknown."""
         return str(self.status.get("state", "unknown"))
 
-    @property
+    @cached_property
     def values(self) -> dict[str, Any]:
         """The recipe as JSON; empty where it is not known."""
         value = self.described.get("recipe")
@@ -64,22 +64,22 @@ class Told:
         except ValueError:
             return None
 
-    @property
+    @cached_property
     def updates(self) -> list[Line]:
         """Lines of updates."""
         return [line for line in self.lines if line.kind == metrics.UPDATE]
 
-    @property
+    @cached_property
     def evaluations(self) -> list[Line]:
         """Lines of evaluations."""
         return [line for line in self.lines if line.kind == metrics.EVALUATION]
 
-    @property
+    @cached_property
     def planned(self) -> list[Line]:
         """Lines that compare what was planned with what was measured."""
         return [line for line in self.lines if line.kind == metrics.PLANNED]
 
-    @property
+    @cached_property
     def batch(self) -> int:
         """The last place that is told of."""
         places = [line.batch for line in self.lines] + [each.batch for each in self.saved]
