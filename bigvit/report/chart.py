@@ -5,6 +5,7 @@ Coordinates: x to the right in 0 to WIDTH, y down in 0 to HEIGHT.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -182,8 +183,9 @@ def _at(series: Series, place: float) -> str:
     """The value next to a place; nothing beyond a curve's ends."""
     if not series.x or not series.x[0] <= place <= series.x[-1]:
         return ""
-    nearest = min(range(len(series.x)), key=lambda i: abs(series.x[i] - place))
-    return short(series.y[nearest])
+    after = bisect_left(series.x, place)
+    near = range(max(0, after - 1), min(len(series.x), after + 1))
+    return short(series.y[min(near, key=lambda i: abs(series.x[i] - place))])
 
 
 def _number(value: float) -> str:

@@ -12,6 +12,7 @@ from bigvit.report.words import duration, percent
 
 LOG = 30  # times that values differ where an axis is logarithmic
 BLOCKS = 6  # whose norms are drawn
+MOST = 2000  # lines of norms that are looked at
 NORMS = {"gradient": "Gradient", "weight": "Weight", "layer_scale": "LayerScale"}
 SPEED = (
     *("images a second", "in the slowest tenth", "waiting for images", "use of peak FLOPs"),
@@ -140,6 +141,7 @@ def _norms(told: Told) -> Iterator[Chart]:
     if not lines:
         return
     blocks = list(lines[-1].values["norms"])
+    lines = [*lines[:: -(-len(lines) // MOST)], lines[-1]]
     for kind, name in NORMS.items():
         having = [block for block in blocks if number(lines[-1], "norms", block, kind) is not None]
         most = min(BLOCKS, len(having))

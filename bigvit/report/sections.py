@@ -69,7 +69,7 @@ def _figures(told: Told) -> Iterator[Figure]:
     elif told.batch:
         yield Figure("Updates", f"{told.batch:,}")
     if pace is not None:
-        detail = f"waiting for images {100 * pace.waiting:.1f} % of the time"
+        detail = f"waiting for images {percent(100 * pace.waiting, 1)} of the time"
         yield Figure("Images a second", f"{pace.images_per_second:,.0f}", detail)
         hours = pace.device_seconds / 3600
         detail = f"{hours:.3g} device-hours"
@@ -81,7 +81,7 @@ def _figures(told: Told) -> Iterator[Figure]:
         pixels = f"{side[0]} × {side[1]}" if isinstance(side, tuple) else f"{side}"
         macs = model.macs(side)
         unit, name = (1e9, "GMAC") if macs >= 1e8 else (1e6, "MMAC")
-        detail = f"{type(model).__name__} · {macs / unit:.3g} {name} at {pixels} px"
+        detail = f"{type(model).__name__} · {macs / unit:.3g} {name} at {pixels}\u00a0px"
         yield Figure("Parameters", _parameters(model.parameters(side)), detail)
 
 

@@ -18,6 +18,7 @@ from bigvit.recipe.words import read_json
 from bigvit.training.run_folder import status_of
 
 SAID = ("recipe.json", "status.json", metrics.NAME)
+ENDED = {"requeue": "it was stopped", "error": "an error", "killed": "it was killed"}
 MOST = 20  # names that are shown of a list in a file
 
 
@@ -111,8 +112,9 @@ class Told:
         for before, job in zip(self.jobs, self.jobs[1:], strict=False):
             batch = begins(job)
             if batch is not None:
-                why = str(before.end.get("state", "killed"))
-                yield self.epoch_at(batch), f"went on from batch {batch:,} ({why})"
+                state = str(before.end.get("state", "killed"))
+                why = ENDED.get(state, f"it ended ({state})")
+                yield self.epoch_at(batch), f"went on from batch {batch:,}, after {why}"
 
 
 def begins(job: jobs.Job) -> int | None:

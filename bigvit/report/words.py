@@ -6,8 +6,8 @@ UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """A value in percent; a dash for none."""
-    return "–" if value is None else f"{value:.{digits}f} %"
+    """A value in percent, which no line breaks in two; a dash for none."""
+    return "–" if value is None else f"{value:.{digits}f}\u00a0%"
 
 
 def duration(seconds: float) -> str:

@@ -356,7 +356,9 @@ def test_jobs_are_told_apart(tmp_path: Path) -> None:
     assert ends == [None, "rank 0", "no port"] and found[2].start == {}
     (tmp_path / "status.json").write_text(json.dumps({"state": "error", "update": 40}))
     (told,) = read_runs([tmp_path])
-    assert told.batch == 40 and list(told.restarts()) == [(40.0, "went on from batch 40 (killed)")]
+    assert told.batch == 40 and list(told.restarts()) == [
+        (40.0, "went on from batch 40, after it was killed")
+    ]
 
 
 # in a browser ------------------------------------------------------------------------------------
@@ -423,6 +425,8 @@ def test_values_are_read_by_pointer_and_keys_and_the_theme_is_chosen(
         assert float(chart.locator(".tip strong").nth(1).inner_text()) == pytest.approx(
             last[-1], rel=1e-3
         )
+        inside, around = (chart.locator(each).bounding_box() for each in (".tip svg", ".tip"))
+        assert around["x"] < inside["x"] and inside["y"] < around["y"] + around["height"]
         tab.mouse.move(0, 0)
         assert chart.locator(".tip").is_hidden()
         chart.locator(".plot").focus()
