@@ -248,6 +248,20 @@ def test_what_a_run_rolled_back_past_is_told_with_its_images(run: Path, tmp_path
     assert "skipped.json is damaged" in text_of(made(rolled, out=out))
 
 
+def test_what_was_planned_stands_beside_what_was_measured(run: Path, tmp_path: Path) -> None:
+    """As `Foreseen.updated` says it of a GPU; of this device nothing was planned."""
+    assert "Nothing was planned for this device" in text_of(made(run, out=tmp_path / "page.html"))
+    planned = shutil.copytree(run, tmp_path / "planned")
+    line = {"kind": "planned", "batch": 10, "update": 10, "epoch": 3.0, "waiting": 0.01}
+    line["planned"] = {"seconds": 0.2, "memory": 40e9}
+    line["measured"] = {"seconds": 0.25, "memory": None}
+    with (planned / "metrics.jsonl").open("a") as file:
+        file.write(f"{json.dumps(line)}\n")
+    said = text_of(made(planned, out=tmp_path / "page.html"))
+    assert "planned an update, ms 200 250 +25 %" in said
+    assert "planned memory, GB 40 – –" in said
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
