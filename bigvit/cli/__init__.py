@@ -17,6 +17,7 @@ from bigvit.cli import (
     plan,
     recipes,
     rehearse,
+    report,
     runs,
     status,
     train,
@@ -26,7 +27,7 @@ from bigvit.cli.arguments import Parser
 SUBJECTS = {
     "Recipes": ("list", "show", "diff", "new", "samples"),
     "Before a run": ("plan", "rehearse", "doctor"),
-    "A run": ("train", "status", "stop", "checkpoints", "verify"),
+    "A run": ("train", "status", "report", "stop", "checkpoints", "verify"),
     "A trained model": ("evaluate", "compare", "predict", "export", "label-maps"),
     "Inside a model": ("attention", "offsets", "branches", "patches"),
     "Several hosts": ("hosts", "env", "launch", "scripts"),
@@ -68,8 +69,8 @@ def _parser() -> Parser:
         parser.commands[name] = command
         return command
 
-    subjects = (recipes, new, train, plan, rehearse, runs, status, hosts, models, export, pictures)
-    for subject in subjects:
+    about_runs = (train, plan, rehearse, runs, status, report)
+    for subject in (recipes, new, *about_runs, hosts, models, export, pictures):
         subject.add(add)
     completion.add(add, parser)
     return parser

@@ -106,7 +106,7 @@ def run(
     unwritable = f"--run-dir {start.folder} cannot be written to"
     with ranks.agree_on_error(OSError, raised=lambda why: Refused(f"{unwritable}: {why}")):
         if folder is not None:
-            folder.accept(given)
+            folder.accept(given, found[0] if found is not None else None)
     wanted = parse_batches(options.skip_batches) if options.skip_batches is not None else ()
     never = taken_up(start.folder, wanted, None if found is None else found[1], ranks)
     saver = Saver(

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bigvit.checkpoint import metrics
+from bigvit.checkpoint import jobs, metrics
 from bigvit.checkpoint.files import append, write_json
 from bigvit.recipe import Command
 from bigvit.recipe.store import to_json
@@ -46,7 +46,7 @@ GOING_ON = ("starting", "running")  # states of a job that has the folder
 STOPPED = "bigvit stop"  # the reason of a job that honours such a request
 # in a run folder before recipe.json is: of jobs that are starting, or died while they did
 OURS = (
-    *("lock", "checkpoints", "status.json", "stop"),
+    *("lock", "checkpoints", "status.json", "stop", jobs.NAME),
     *(".recipe.json.aside", ".status.json.aside"),
 )
 PACKAGES = ("bigvit", "torch", "deepspeed", "timm", "numpy")
@@ -140,11 +140,14 @@ class RunFolder:
         with contextlib.suppress(OSError):
             self.lock.close()
 
-    def accept(self, given: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Every check has passed: describe what is run.
+    def accept(
+        self, given: Mapping[str, str] = MappingProxyType({}), begins: Path | None = None
+    ) -> None:
+        """Every check has passed: describe what is run, and list the job that runs it.
 
         Args:
             given: digests of what it was given beside its recipe: "teacher", "label_maps".
+            begins: the checkpoint that it goes on from, if from one.
         """
         command, checkpoints = self.command, self.path / "checkpoints"
         if not checkpoints.exists():
@@ -164,6 +167,12 @@ class RunFolder:
             "git": _git_revision(),
         }
         write_json(self.path / "recipe.json", description)
+        start = {
+            "begins": None if begins is None else str(begins),
+            "last_update": self.update,  # that the job before told
+            **{key: description[key] for key in ("overrides", "world", "versions", "git")},
+        }
+        jobs.add(self.path, jobs.START, self._where | start)
         self.accepted = True
 
     def write_status(self, exit_code: int | None = None, reason: str = "") -> None:
@@ -175,15 +184,20 @@ class RunFolder:
             "update": self.update,
             "exit_code": exit_code,
             "reason": reason,
-            "time": metrics.utc_now(),
-            "host": platform.node(),
-            "process": os.getpid(),
+            **self._where,
         }
         with self._saying:  # the thread that watches other ranks may have something to say, too
             write_json(self.path / "status.json", value)
+            if exit_code is not None:
+                with contextlib.suppress(OSError):  # of a disk that is full: status.json has it
+                    jobs.add(self.path, jobs.END, value)
         if self.state == "done" or self.state == "requeue" and reason.startswith(STOPPED):
             with contextlib.suppress(OSError):  # it is said in any case
                 (self.path / "stop").unlink()
+
+    @property
+    def _where(self) -> dict[str, Any]:
+        return {"time": metrics.utc_now(), "host": platform.node(), "process": os.getpid()}
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""

@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from bigvit.checkpoint.of_timm import TIMM
 from bigvit.data.loader import test_batches
 from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source
+from bigvit.data.sources.part import PartSource
 from bigvit.data.workers import workers_for
 from bigvit.ranks.joining import Ranks, alone
 from bigvit.recipe import Data, Digits
@@ -100,6 +102,7 @@ def compare(
     batch_size: int,
     workers: int | None = None,
     ema: bool = False,
+    most: int | None = None,
 ) -> tuple[Answers, Source, Data]:
     """Ask every model about every test image that can be read, all of them batch by batch.
 
@@ -107,6 +110,7 @@ def compare(
         given: run folders or checkpoints, or timm:NAME; each reads images as it was trained to.
         data: of the test set; None for that of the first run.
         ema: the average of a run's weights instead of them.
+        most: images, evenly spaced, where there are more; None for all.
 
     Returns:
         What they say, the test set, and how its images are read.
@@ -132,6 +136,8 @@ def compare(
             f"the test set has {len(test.classes):,} classes, and its recipe {data.classes:,}; "
             "choose the recipe of these images (--recipe), or another --data-root"
         )
+    if most is not None and len(test) > most:
+        test = PartSource(test, np.arange(most) * len(test) // most)
     models = [runs[each] if each in runs else from_timm(each, data, ranks) for each in given]
     names = _distinct([model.name for model in models])
     models = [model._replace(name=name) for model, name in zip(models, names, strict=True)]

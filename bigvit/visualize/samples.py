@@ -49,6 +49,12 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
     Raises:
         BadMaps: they are not of these images.
     """
+    drawn = sample_panels(recipe, run, number, count)
+    save(picture(drawn, 1 if run.label_maps is None else 2), path)
+
+
+def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Panel]:
+    """The panels of such a picture. Raises as `draw_samples` does."""
     with torch.device("meta"):
         task = Task(recipe)
     source = open_source(recipe.data, "train", run.data_root)
@@ -74,7 +80,7 @@ def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) 
         drawn.append(Panel(pixels[i], _best(targets.dense[i], source.classes)))
         if maps is not None and of_cells is not None:
             drawn.append(of_map(of_cells[i], source.classes, pixels.shape[2:]))
-    save(picture(drawn, 1 if maps is None else 2), path)
+    return drawn
 
 
 def of_map(shares: Tensor, classes: list[str], size: Sequence[int]) -> Panel:

@@ -14,6 +14,7 @@ import torch
 from by_hand import TINY, Apart, ByHand, Ended, free_port
 from small import content
 
+from bigvit.checkpoint.jobs import read_jobs
 from bigvit.recipe.parse import parse
 from bigvit.task import Task
 from bigvit.training.run_folder import status_of
@@ -31,7 +32,7 @@ def started(tmp_path: Path, **more: Any) -> ByHand:
 
 
 def ended(ranks: ByHand | Apart, tmp_path: Path, named: str) -> Ended:
-    """The survivor says who died, and leaves a status; nothing else is left."""
+    """The survivor says who died, and leaves a status and a line of jobs; nothing else is left."""
     end = ranks.end(SOON)
     survivor = 1 if named.startswith("rank 0") else 0
     said = end.output[survivor]
@@ -41,7 +42,9 @@ def ended(ranks: ByHand | Apart, tmp_path: Path, named: str) -> Ended:
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("error", 1)
     assert re.match(named, status["reason"])
-    assert list(content(tmp_path / "run")) == ["status.json"]
+    assert list(content(tmp_path / "run")) == ["jobs.jsonl", "status.json"]
+    (job,) = read_jobs(tmp_path / "run")
+    assert job.start == {} and job.end["reason"] == status["reason"]
     assert status_of(tmp_path / "run") == status
     return end
 
