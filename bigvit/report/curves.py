@@ -11,6 +11,7 @@ from bigvit.report.told import Told, number
 from bigvit.report.words import duration, percent
 
 LOG = 30  # times that values differ where an axis is logarithmic
+EXACT = ("Learning rate", "Loss scale", "Test accuracy", "Test loss")  # charts without noise
 BLOCKS = 6  # whose norms are drawn
 MOST = 2000  # lines of norms that are looked at
 NORMS = {"gradient": "Gradient", "weight": "Weight", "layer_scale": "LayerScale"}
@@ -109,7 +110,8 @@ def _chart(
             x, y = told.curve(of(told), value)
             if x:
                 label = " ".join(filter(None, (told.name if len(runs) > 1 else "", name)))
-                series += smoothed(Series(label or title, x, y, place + number_))
+                found = Series(label or title, x, y, place + number_)
+                series += [found] if title in EXACT else smoothed(found)
     if not series:
         return None
     every = [value for each in series for value in each.y]
