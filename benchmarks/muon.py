@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 
 from benchmarks.measure import Row, interleaved, ratio
 from bigvit.optim.lamb import LAMB
