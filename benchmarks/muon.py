@@ -1,5 +1,5 @@
-"""Muon on the hidden matrices of a ViT-B, on one rank and on two, beside torch.optim.Muon and LAMB:
-the second table of `python -m benchmarks.optimizer`."""
+"""Muon on the hidden matrices of a ViT-B in bf16, on one rank and on two, a thread each, beside
+torch.optim.Muon and LAMB: the last rows of `python -m benchmarks.optimizer`."""
 
 import json
 import statistics
@@ -94,7 +94,7 @@ def whole(small: bool) -> dict[str, Callable[[], object]]:
     torchs = torch.optim.Muon(theirs, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
     lamb = LAMB([{"params": made[2], "weight_decay": 0.05}])
     return {
-        "ours": ours(made[0], matrices, None).step,
+        "Muon": ours(made[0], matrices, None).step,
         "torch.optim.Muon": torchs.step,
         "LAMB (ours, not compiled)": lamb.step,
     }
@@ -120,30 +120,29 @@ def _rank(rank: int, folder: str, small: bool, rounds: int) -> None:
     dist.destroy_process_group()
 
 
-def rows(small: bool) -> tuple[str, list[Row]]:
-    """The title, and the table."""
+def rows(small: bool) -> list[Row]:
+    """Those of the table."""
     rounds = 2 if small else 3
     seconds = interleaved(whole(small), rounds=rounds, clock=time.perf_counter)
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, (folder, small, rounds), RANKS)
         for name, found in json.loads((Path(folder) / "found.json").read_text()).items():
-            seconds[f"ours, two ranks, {name}"] = found
+            seconds[f"Muon, two ranks, {name}"] = found
     goals = {"torch.optim.Muon": AS_FAST} | {n: SHARED for n in seconds if "two ranks" in n}
     made: list[Row] = []
     for name, found in seconds.items():
         peer = name == "torch.optim.Muon"
-        of = ratio(*((seconds["ours"], found) if peer else (found, seconds["ours"])))
+        of = ratio(*((seconds["Muon"], found) if peer else (found, seconds["Muon"])))
         goal, text = goals.get(name), f"{statistics.median(found):.2f} s"
-        if name != "ours":
+        if name != "Muon":
             text += f"; {'ours over it' if peer else 'over ours'} {of.value:.2f}"
         made.append(
             Row(
-                name,
+                f"ViT-B's matrices: {name}",
                 text,
-                "" if name == "ours" else f"{of.low:.2f} to {of.high:.2f}",
+                "" if name == "Muon" else f"{of.low:.2f} to {of.high:.2f}",
                 "" if goal is None else f"<= {goal:g}",
                 None if goal is None else of.value <= goal,
             )
         )
-    count = sum(a * b for a, b in shapes(small))
-    return f"A step of {count:,} elements of hidden matrices, bf16, a thread a rank", made
+    return made

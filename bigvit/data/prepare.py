@@ -123,7 +123,7 @@ class Prepare:
         self.labelled = bool(of_patches) and not self.mapped
         self.relabelled = any(isinstance(each, ReLabel) for each in recipe.objectives)
         every, given = np.ones(len(self.classes), np.float32), weights or {}
-        self.weights = {
+        self.weights: Mapping[ClassWeights, Tensor] = {
             each: torch.from_numpy(given.get(each, every)).to(device)
             for each in asked_by(recipe).values()
         }

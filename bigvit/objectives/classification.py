@@ -31,7 +31,8 @@ class Classification(Objective):
         class_weights: how much classes count; numbers are in the targets.
         """
         super().__init__(name, weight)
-        self.loss, self.relabelled, self.class_weights = loss, relabelled, class_weights
+        self.loss, self.relabelled = loss, relabelled
+        self.class_weights: ClassWeights | None = class_weights
 
     def forward(self, output: Output, targets: Targets, draws: Sequence[Tensor]) -> Tensor:
         shares = targets.crop if self.relabelled else targets.dense
