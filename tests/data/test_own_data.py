@@ -15,17 +15,17 @@ import timm
 from pyarrow import parquet
 from transformers import pipeline
 
+from bigvit.scripts.photos import cut, photographs
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own-data.md").read_text()
 COMMANDS = re.findall(r"^```\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[0]
-sys.path.insert(0, str(ROOT / "scripts"))
-from photos import cut, photographs  # noqa: E402
 
-EACH = 20
+EACH = 8
 
 
 def images() -> list[tuple[str, bytes]]:
-    """Class and JPEG of each of 240 cuts of twelve photographs, sorted by class."""
+    """Class and JPEG of each of 96 cuts of twelve photographs, sorted by class."""
     found = []
     for name, photograph in photographs().items():
         for i in range(EACH):

@@ -29,7 +29,7 @@ from bigvit.train import main as train
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 ODD = "a <b>&amp; | `c` <img src=x onerror=alert(1)>"  # a class folder may be called so
 LOSSES = (
-    CrossEntropy(weight=1.0, smoothing=0.1),
+    CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),
     DRLoc(0.3, None, "absolute", "grid", 0.001, "last", True, 16, None, "mean", 16, 1),
 )
 SMALL = replace(

@@ -27,8 +27,7 @@ from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Command, DRLoc, Recipe, Run
 from bigvit.recipe.store import to_json
-from bigvit.training.given import given_weights
-from bigvit.training.loop import _checkpoint
+from bigvit.training.given import given_checkpoint, given_weights
 from bigvit.training.start import Refused, Start, plan_start
 
 LOSS = DRLoc(0.5, None, "signed", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
@@ -311,7 +310,7 @@ def test_rank_0_alone_reads_and_judges_a_manifest_once(run: Path, monkeypatch: p
         seen.rank = ranks.rank
         start = plan_start(command, judge=ranks.rank == 0)
         assert start.folder == run and start.checkpoint is not None
-        found = _checkpoint(start, ranks, print)
+        found = given_checkpoint(start, ranks, print)
         assert found is not None
         engine = SingleEngine(lambda: task_of(recipe, 7), recipe, ranks)
         fill(engine, *found)
@@ -336,7 +335,7 @@ def test_a_checkpoint_that_another_rank_does_not_see_is_refused_on_all(
 
     def work(ranks: Ranks) -> Any:
         seen.rank = ranks.rank
-        return _checkpoint(Start(two, checkpoint), ranks, print)
+        return given_checkpoint(Start(two, checkpoint), ranks, print)
 
     for error in on_ranks(2, work):
         assert isinstance(error, Refused) and f"not all ranks see {checkpoint}" in str(error)

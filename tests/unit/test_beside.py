@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
@@ -167,8 +168,9 @@ def test_tensorboard_compares_runs_by_what_they_were_told_and_how_they_tested(
     runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
     provider = MultiplexerDataProvider(runs.Reload(), str(tmp_path))
     context = Context(TBContext(data_provider=provider, logdir=str(tmp_path)))
-    metric = api_pb2.ColParams(metric=api_pb2.MetricName(group="test", tag="top1"))
-    asked = api_pb2.ListSessionGroupsRequest(
+    api: Any = api_pb2
+    metric = api.ColParams(metric=api.MetricName(group="test", tag="top1"))
+    asked = api.ListSessionGroupsRequest(
         allowed_statuses=range(4), start_index=0, slice_size=10, col_params=[metric]
     )
     found = Handler(RequestContext(), context, "", asked).run().session_groups
