@@ -1,3 +1,4 @@
+# pyright: reportAttributeAccessIssue=false
 """What only watches a run: a write that fails ends nothing, and is made up for."""
 
 import errno
