@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from bigvit.checkpoint import jobs, metrics
-from bigvit.checkpoint.manifest import Damaged, batch_of, damage, read_manifest
+from bigvit.checkpoint.manifest import (
+    Damaged,
+    batch_of,
+    checkpoints_in,
+    damage,
+    read_manifest,
+)
 from bigvit.checkpoint.metrics import Line
 from bigvit.checkpoint.run import checkpoints_of
 from bigvit.recipe import Recipe
@@ -183,8 +189,16 @@ def _lines(file: Path) -> tuple[tuple[Line, ...], int]:
     return lines, max(0, len(texts) - len(lines) - going_on)
 
 
+def _checkpoints(path: Path) -> list[Path]:
+    """A run's checkpoints; all that lie there, where it cannot be read which count."""
+    try:
+        return checkpoints_of(path)
+    except ValueError:  # `skipped_batches` says it
+        return checkpoints_in(path / "checkpoints")
+
+
 def _saved(path: Path) -> Iterator[Saved]:
-    for checkpoint in checkpoints_of(path):
+    for checkpoint in _checkpoints(path):
         try:
             size = sum(file.stat().st_size for file in checkpoint.iterdir())
             yield Saved(batch_of(checkpoint), size, damage(checkpoint) or "")
@@ -194,7 +208,7 @@ def _saved(path: Path) -> Iterator[Saved]:
 
 def _index(path: Path, saved: Sequence[Saved]) -> dict[str, Any] | None:
     whole = [each.batch for each in saved if not each.fault]
-    for checkpoint in reversed(checkpoints_of(path)):
+    for checkpoint in reversed(_checkpoints(path)):
         if batch_of(checkpoint) in whole:
             try:
                 return read_manifest(checkpoint).data
