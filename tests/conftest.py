@@ -36,7 +36,7 @@ class Ended:
 Launch = Callable[..., Ended]
 
 TOGETHER = ("engines", "device", "gpu", "multihost")
-"""Folders whose tests share launches, or the hosts: one worker of `pytest -n 2` runs all of one."""
+"""Folders whose tests share launches, or the hosts: one worker of `pytest -n 3` runs all of one."""
 FIRST = (
     "engines",
     "numerics",
