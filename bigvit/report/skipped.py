@@ -56,7 +56,8 @@ def rolled_back(told: Told) -> Iterator[tuple[float, str]]:
     said = _read(told.path)
     for each in rollbacks(said) if isinstance(said, dict) else []:
         if type(each.get("batch")) is int:
-            text = f"rolled back past batches {spans(each.get('skipped'))}"
+            past = spans(each.get("skipped"))
+            text = f"rolled back past batch{'' if past.isdecimal() else 'es'} {past}"
             yield told.epoch_at(each["batch"]), text
 
 
