@@ -226,9 +226,12 @@ NOTHING: dict[str, tuple[Write, str]] = {
         lambda root: (root.mkdir(), (root / "train-0.parquet").write_text("no table")),
         "train cannot be read",
     ),
-    "parquet of no split": (
-        lambda root: (root.mkdir(), (root / "0000.parquet").touch()),
-        "has no train split, only files of another name",
+    "parquet of no training split": (
+        lambda root: [
+            root.mkdir(),
+            *((root / f"{name}.parquet").touch() for name in ("0000", "test")),
+        ],
+        "has no train split, only files of another name, test",
     ),
     "parquet without classes": (
         lambda root: (

@@ -242,12 +242,13 @@ def open_saved(root: Path, split: Split) -> HuggingFaceSource:
 
 
 def find_parquet(root: Path) -> dict[str, list[Path]]:
-    """Parquet files in ROOT or ROOT/data by split: train.parquet, train-00000-of-00010.parquet."""
+    """Parquet files in ROOT or ROOT/data by split: train.parquet, train-00000-of-00010.parquet.
+    Where no name says one, all are to train on, as `datasets` has it."""
     found: dict[str, list[Path]] = {}
     for file in sorted([*root.glob("*.parquet"), *root.glob("data/*.parquet")]):
         known = re.match(r"(train|validation|valid|val|test)(?![a-z])", file.name)
         found.setdefault(known[1] if known else "", []).append(file)
-    return found
+    return {"train": found[""]} if found.keys() == {""} else found
 
 
 def open_parquet(root: Path, found: dict[str, list[Path]], split: Split) -> HuggingFaceSource:
