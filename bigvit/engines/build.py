@@ -98,15 +98,18 @@ def outline(recipe: Recipe) -> Task:
 
 @torch.no_grad()
 def fill(engine: Engine, initial: Initial, scalars: dict[str, Any] | None = None) -> None:
-    """Give a rank's slices their initial values, one whole tensor at a time. Whatever the stage and
-    the number of ranks, they are not rounded to the working precision on their way.
+    """Give a rank's slices their initial values, moments zeros, one whole tensor at a time.
+    Whatever the stage and the number of ranks, they are not rounded to the working precision on
+    their way.
 
     Args:
         scalars: of an engine that has trained: what it begins with again.
     """
     name, weight = "", torch.empty(0)
     for part in engine.slices():
-        if part.kind in ("weight", "ema", "buffer"):
+        if part.kind in MOMENTS:  # DeepSpeed may have stepped while it was built, and decayed
+            part.view.zero_()
+        elif part.kind in ("weight", "ema", "buffer"):
             if part.name != name:
                 name, weight = part.name, initial(part.name).reshape(-1)
             part.view.copy_(weight[part.start : part.stop])
@@ -116,8 +119,5 @@ def fill(engine: Engine, initial: Initial, scalars: dict[str, Any] | None = None
 @torch.no_grad()
 def restart(engine: Engine, recipe: Recipe, initial: Initial | None = None) -> None:
     """Give an engine that has trained the state that `build_engine` left it with. Collective."""
-    for part in engine.slices():
-        if part.kind in MOMENTS:
-            part.view.zero_()
     fresh = LossScale(recipe.precision == "fp16")
     fill(engine, initial or outline(recipe).initial_weight, fresh.scalars())

@@ -1,4 +1,4 @@
-"""Optimizers: parameter groups, LAMB, Muon, averages. Schedules are in `bigvit.recipe`."""
+"""Optimizers: parameter groups, LAMB, Muon, SGD, averages. Schedules are in `bigvit.recipe`."""
 
 from typing import Any
 
@@ -7,9 +7,10 @@ import torch
 from bigvit.optim.ema import EMA, average_weights
 from bigvit.optim.lamb import LAMB, Segment, Shard
 from bigvit.optim.muon import MUON
-from bigvit.recipe import AdamW, Lamb, Muon, Optimizer
+from bigvit.optim.sgd import MomentumSGD
+from bigvit.recipe import SGD, AdamW, Lamb, Muon, Optimizer
 
-__all__ = ["EMA", "LAMB", "MUON", "Segment", "Shard", "build"]
+__all__ = ["EMA", "LAMB", "MUON", "MomentumSGD", "Segment", "Shard", "build"]
 
 
 def build(
@@ -27,7 +28,7 @@ def build(
     Args:
         ema: decay of the weights' average; None for none.
         groups: as `parameter_groups` makes them.
-        fused: AdamW does the elementwise work in one pass, Muon's too.
+        fused: AdamW and SGD do the elementwise work in one pass, Muon's AdamW too.
         compiled: LAMB does.
     """
     match optim:
@@ -45,3 +46,8 @@ def build(
             if ema is not None:
                 average_weights(muon, ema)
             return muon
+        case SGD():
+            plain = MomentumSGD(groups, optim.momentum, optim.nesterov, fused=fused)
+            if ema is not None:
+                average_weights(plain, ema)
+            return plain

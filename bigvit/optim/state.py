@@ -8,13 +8,14 @@ from torch import Tensor
 from bigvit.optim.ema import EMA, averages
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""State that optimizers keep for every weight, beside the number of steps; Muon of its matrices the
-first alone."""
+"""State that optimizers keep for every weight, beside the number of steps; SGD, and Muon of its
+matrices, the first alone."""
 
 
 def moments(optimizer: torch.optim.Optimizer, tensor: Tensor) -> tuple[str, ...]:
     """Those that an optimizer keeps of a tensor."""
-    return MOMENTS[:1] if tensor in getattr(optimizer, "matrices", ()) else MOMENTS
+    one = getattr(optimizer, "one_moment", False) or tensor in getattr(optimizer, "matrices", ())
+    return MOMENTS[:1] if one else MOMENTS
 
 
 def kinds(optimizer: torch.optim.Optimizer, tensor: Tensor) -> dict[str, Tensor]:

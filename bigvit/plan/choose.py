@@ -16,7 +16,7 @@ from bigvit.plan.states import States, states
 from bigvit.plan.teacher import temporary_bytes, weights_bytes
 from bigvit.plan.traffic import traffic
 from bigvit.plan.weights import hidden, weights_of
-from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe import SGD, Layout, Recipe, Run
 from bigvit.recipe.layout import batch_layout, micro_batches
 
 CONTEXT = int(0.9 * GIB)  # bytes of a device's context, libraries and workspaces
@@ -119,6 +119,7 @@ class Choice:
         trained = sum(weight.size for weight in weights.trained)
         frozen = sum(weight.size for weight in weights.all) - trained
         single = sum(weight.size for weight in hidden(weights.trained))
+        single = trained if isinstance(recipe.optim, SGD) else single
         kept = (3 + (recipe.ema is not None)) * trained - single
         return 4 * (kept + frozen + weights.statistics)
 

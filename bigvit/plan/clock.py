@@ -14,7 +14,7 @@ from bigvit.plan.devices import Device
 from bigvit.plan.teacher import asked
 from bigvit.plan.traffic import Collective
 from bigvit.plan.weights import BYTES, WIDE
-from bigvit.recipe import Lamb, Layout, Muon, Recipe, Run
+from bigvit.recipe import SGD, Lamb, Layout, Muon, Recipe, Run
 from bigvit.recipe.models.ops import Op
 
 LATENCY = 20e-6  # seconds of a collective, whatever it sends
@@ -213,7 +213,10 @@ def _asking(recipe: Recipe, images: int, device: Device) -> float:
 
 def _optimizer(recipe: Recipe, updated: int) -> float:
     """Bytes that clipping, the optimizer and the average read and write."""
-    numbers = 3 + 1 + 3  # master and two moments read and written, and the gradient read
+    one = isinstance(recipe.optim, SGD)  # has one moment
+    numbers = (
+        5 if one else 3 + 1 + 3
+    )  # master and two moments read and written, and the gradient read
     # (of Muon's matrices one moment, and the gradient once more each way: as much)
     if isinstance(recipe.optim, Lamb):
         numbers += 2 + 1  # the direction, and the weights once more for their norm

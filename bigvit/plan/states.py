@@ -25,7 +25,7 @@ from bigvit.plan.cuts import (
 )
 from bigvit.plan.matrices import spread
 from bigvit.plan.weights import BYTES, WIDE, hidden, weights_of
-from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe import SGD, Layout, Recipe, Run
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class States:
 
     weights: int  # that stay through the update, in the model's type; fsdp2's are float32
     masters: int  # float32 copies of them
-    moments: int  # both, and the numbers of steps
+    moments: int  # both (SGD: the one), and the numbers of steps
     average: int  # of the weights
     buffers: int  # BatchNorm's statistics
     gradients: int  # at the end of the last micro-batch's backward pass
@@ -118,11 +118,13 @@ class Held:
         """Args:
         weights, masters: bytes.
         updated: elements that the optimizer updates.
-        single: of these, elements of matrices that Muon steps, which have one moment.
+        single: of these, elements of matrices that Muon steps, which have one moment, as all
+            have that SGD steps.
         tensors: in which these lie.
         offload: whether masters, moments and the average lie on the host.
         more: the other fields, 0 where they are left out.
         """
+        single = updated if isinstance(self.recipe.optim, SGD) else single
         moments = WIDE * (2 * updated - single) + 4 * tensors
         average = 0 if self.recipe.ema is None else WIDE * updated
         fields = dict.fromkeys(States.__dataclass_fields__, 0) | more

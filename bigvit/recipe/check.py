@@ -27,7 +27,7 @@ from bigvit.recipe.objective import (
     ReLabel,
     TokenLabeling,
 )
-from bigvit.recipe.optim import WarmupStableDecay
+from bigvit.recipe.optim import SGD, WarmupStableDecay
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
 from bigvit.recipe.words import check_text
@@ -58,6 +58,9 @@ def check_recipe(recipe: Recipe) -> None:
     _check_patches(recipe)
     _check_maps(recipe)
     _check_schedule(recipe)
+    if isinstance(recipe.optim, SGD) and recipe.optim.nesterov:
+        momentum = recipe.optim.momentum
+        allow("optim.momentum", momentum, momentum > 0, "above 0 with optim.nesterov")
     given, own = recipe.gradient_precision, recipe.precision
     allowed = "fp32" if own == "fp32" else f"fp32, or {own}, the model's (precision)"
     allow("gradient_precision", given, given in ("fp32", own), allowed)

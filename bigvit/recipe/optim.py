@@ -15,7 +15,7 @@ from bigvit.recipe.bounds import (
 )
 from bigvit.recipe.muon import Muon
 
-__all__ = ["AdamW", "Cosine", "Lamb", "Optimizer", "Schedule", "WarmupStableDecay"]
+__all__ = ["SGD", "AdamW", "Cosine", "Lamb", "Optimizer", "Schedule", "WarmupStableDecay"]
 
 Lr = Annotated[float, Bound(0.0, 1000.0)]
 
@@ -41,7 +41,18 @@ class Lamb:
     weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
 
 
-Optimizer = AdamW | Lamb | Muon
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent with momentum, as torch.optim.SGD has it: decay is added to the
+    gradient, and momentum <- momentum x itself + gradient, without dampening."""
+
+    lr: PeakLr  # peak learning rate, for the recipe's own batch size; never rescaled
+    momentum: ShareBelow1[float]  # share of the sum of gradients that stays from update to update
+    nesterov: bool  # whether a step looks ahead: the gradient, and the momentum's share beside it
+    weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
+
+
+Optimizer = AdamW | Lamb | Muon | SGD
 
 
 @dataclass(frozen=True)

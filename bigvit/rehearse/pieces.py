@@ -10,7 +10,7 @@ from bigvit.engines.arrangement import NAMED
 from bigvit.engines.build import outline
 from bigvit.optim.groups import matrices, parameter_groups
 from bigvit.plan.cuts import owners, share, zero_of
-from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe import SGD, Layout, Recipe, Run
 
 
 class Piece(NamedTuple):
@@ -50,8 +50,9 @@ class Pieces:
             () if recipe.ema is None else ("ema",),
         )
         self.kinds: dict[str, tuple[str, ...]] = {name: ("weight",) for name in self.frozen}
+        single = isinstance(recipe.optim, SGD)
         for name in self.trained:
-            squares = () if name in hidden else ("exp_avg_sq",)
+            squares = () if single or name in hidden else ("exp_avg_sq",)
             self.kinds[name] = ("weight", "exp_avg", *squares, *average)
 
     def of(self, rank: int) -> Iterator[Piece]:

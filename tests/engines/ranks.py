@@ -28,6 +28,7 @@ import pooling  # noqa: E402
 import precision  # noqa: E402
 import resmlp  # noqa: E402
 import rolled  # noqa: E402
+import sgd  # noqa: E402
 import taught  # noqa: E402
 import timm_models  # noqa: E402
 import tiny  # noqa: E402
@@ -245,6 +246,7 @@ SCENARIOS = {
         *precision.SCENARIOS,
         *resmlp.SCENARIOS,
         *rolled.SCENARIOS,
+        *sgd.SCENARIOS,
         *taught.SCENARIOS,
         *labelled.SCENARIOS,
         *timm_models.SCENARIOS,

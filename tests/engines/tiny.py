@@ -4,6 +4,7 @@ groups, clipping, samples dropped by groups, accumulation, and an epoch that end
 from dataclasses import replace
 
 from bigvit.recipe import (
+    SGD,
     AdamW,
     CaiT,
     ClassAttention,
@@ -88,6 +89,9 @@ muon = replace(  # with classes that count by their images, too
     ),
 )
 muon_short = replace(muon, schedule=lamb_short.schedule)
+sgd_short = replace(
+    lamb_short, optim=SGD(lr=0.3, momentum=0.9, nesterov=True, weight_decay=0.05), clip_norm=1.0
+)
 cait_adamw = replace(
     adamw,
     model=CaiT(

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from bigvit.cli.arguments import Once
 from bigvit.recipe import (
+    SGD,
     AveragePooling,
     BranchScalar,
     CaiT,
@@ -112,6 +113,9 @@ def recipe_of_parts() -> dict[str, Recipe]:
             lv, model=replace(lv.model, dense_head=True), data=mixed, objectives=labels
         ),
         "shifted": replace(digits, data=replace(digits.data, augment=Shift(pixels=1))),
+        "momentum": replace(
+            digits, optim=SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
+        ),
         "ramped": replace(drloc, objectives=(drloc.objectives[0], ramped)),
         "average": replace(cait, model=replace(cait.model, pooling=AveragePooling())),
         "token": replace(cait, model=replace(cait.model, pooling=ClassToken(layer=1))),

@@ -11,7 +11,7 @@ from bigvit.plan.matrices import spread
 from bigvit.plan.states import States, states
 from bigvit.plan.traffic import traffic
 from bigvit.plan.weights import weights_of
-from bigvit.recipe import AdamW, Layout, Recipe, Run
+from bigvit.recipe import SGD, AdamW, Layout, Recipe, Run
 from bigvit.recipe.find import find_recipe
 
 H = replace(find_recipe("deit3_h14_in1k_126")[1], gradient_precision="bf16")  # LAMB, bf16
@@ -177,6 +177,14 @@ def test_muon_keeps_one_moment_of_a_hidden_matrix() -> None:
     assert found.moments == 4 * (2 * ALL - HIDDEN) + 4 * len(weights_of(H).all)
     found = held("zero1", 8, MUON)
     assert found.moments == 4 * (2 * found.updated - HIDDEN // 8) + 4 * 3
+
+
+@pytest.mark.parametrize("way", ["zero0", "zero1", "zero3"])
+def test_sgd_keeps_one_moment(way: str) -> None:
+    sgd = replace(H, optim=SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4))
+    found, both = held(way, 8, sgd), held(way, 8, H)
+    assert both.moments - found.moments == 4 * found.updated
+    assert replace(both, moments=found.moments) == found
 
 
 @pytest.mark.parametrize(("way", "engine"), [("zero3", "deepspeed"), ("full", "fsdp2")])
