@@ -128,6 +128,17 @@ def teacher_model(teacher: Teacher) -> Any:
     return models.build(teacher.model, teacher.image_size).eval()
 
 
+def before_timms_head(net: nn.Module, images: Tensor) -> Tensor:
+    """Images (B, C, H, W) -> what a model of timm's own makes of them before its head (B, D).
+
+    Raises:
+        ValueError: it has no such vector.
+    """
+    from bigvit.models.timm import before_head
+
+    return before_head(net, images)
+
+
 def _distinct(names: list[str]) -> list[str]:
     """Names with a number behind those that occur more than once."""
     return [

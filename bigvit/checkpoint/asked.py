@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Data, Images, Recipe
-from bigvit.task import DTYPES, PREDICTION
+from bigvit.task import DTYPES, PREDICTION, before_timms_head
 
 Predict = Callable[[Tensor], Mapping[str, Tensor]]
 """Normalised images (B, C, H, W) -> logits (B, K) by name, the prediction's first."""
@@ -30,6 +30,8 @@ class Model(NamedTuple):
     predict: Predict
     classes: list[str] | None  # the names of its outputs, where they are known
     outputs: int
+    embed: Callable[[Tensor], Tensor]  # normalised images -> features before the head (B, D)
+    module: nn.Module  # with all weights
 
 
 def from_run(given: str, ema: bool, ranks: Ranks) -> Model:
@@ -37,9 +39,11 @@ def from_run(given: str, ema: bool, ranks: Ranks) -> Model:
     checkpoint, _, task = trained(Path(given), None, ema)
     recipe: Recipe = task.recipe
     task.to(ranks.device, DTYPES[recipe.precision])
+    task.eval()
     classes = class_names(run_of(checkpoint), recipe.data.classes)
     name = run_of(checkpoint).resolve().name
-    return Model(name, recipe.data, task.predictions, classes, recipe.model.num_classes)
+    outputs, embed = recipe.model.num_classes, partial(_embed, task.model)
+    return Model(name, recipe.data, task.predictions, classes, outputs, embed, task.model)
 
 
 def from_timm(given: str, data: Data, ranks: Ranks) -> Model:
@@ -69,7 +73,12 @@ def from_timm(given: str, data: Data, ranks: Ranks) -> Model:
     names = getattr(model, "pretrained_cfg", {}).get("label_names")
     count = model.num_classes
     classes = list(map(str, names)) if isinstance(names, list) and len(names) == count else None
-    return Model(given.rpartition(":")[2], fed, partial(_predict, model), classes, count)
+    predict, embed = partial(_predict, model), partial(before_timms_head, model)
+    return Model(given.rpartition(":")[2], fed, predict, classes, count, embed, model)
+
+
+def _embed(model: Any, images: Tensor) -> Tensor:
+    return model.embed(images.to(next(model.parameters()).dtype)).float()
 
 
 def _predict(model: nn.Module, images: Tensor) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from bigvit.cli import (
     export,
     hosts,
     models,
+    neighbours,
     new,
     pictures,
     plan,
@@ -29,6 +30,7 @@ SUBJECTS = {
     "Before a run": ("plan", "rehearse", "doctor"),
     "A run": ("train", "status", "report", "stop", "checkpoints", "verify"),
     "A trained model": ("evaluate", "compare", "predict", "export", "label-maps"),
+    "Its features": ("neighbours",),
     "Inside a model": ("attention", "offsets", "branches", "patches"),
     "Several hosts": ("hosts", "env", "launch", "scripts"),
     "The shell": ("completion",),
@@ -70,7 +72,7 @@ def _parser() -> Parser:
         return command
 
     about_runs = (train, plan, rehearse, runs, status, report)
-    for subject in (recipes, new, *about_runs, hosts, models, export, pictures):
+    for subject in (recipes, new, *about_runs, hosts, models, neighbours, export, pictures):
         subject.add(add)
     completion.add(add, parser)
     return parser

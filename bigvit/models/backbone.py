@@ -99,6 +99,13 @@ class Backbone(nn.Module, ABC):
             return [pooled if self.config.pooling.queries == "classes" else pooled[:, 0]]
         return features.cls or [features.tokens.mean(dim=1)]
 
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W), normalised -> what stands before the head (B, D), nothing dropped:
+        the mean of what is pooled, where that is several vectors (a distillation token's beside the
+        class token's, as in timm; one a class)."""
+        pooled = self.pool(self.features(images, self.walk(None, ())))
+        return torch.stack([v if v.ndim == 2 else v.mean(dim=1) for v in pooled]).mean(dim=0)
+
     def classify(self, pooled: Tensor) -> Tensor:
         """(B, D) -> logits (B, K)."""
         return self.head(pooled)

@@ -33,6 +33,20 @@ class TimmDraws(NamedTuple):
     keys: Tensor | None  # (B,) int64, of each image: what dropout is a function of, if there is any
 
 
+def before_head(net: Any, images: Tensor) -> Tensor:
+    """What a model of timm's makes of images (B, C, H, W) before its head (B, D).
+
+    Raises:
+        ValueError: it has no such vector.
+    """
+    try:
+        found = net.forward_head(net.forward_features(images), pre_logits=True)
+    except (AttributeError, TypeError) as error:
+        kind = type(net).__name__
+        raise ValueError(f"timm's {kind} does not tell its features apart ({error})") from None
+    return found.flatten(1)
+
+
 class TimmModel(Backbone):
     """A model of timm's, with timm's names for all weights."""
 
@@ -64,6 +78,13 @@ class TimmModel(Backbone):
             dropout.keys = draws.keys if draws is not None else None
         logits = self.net(images)
         return Output(logits, logits[:, :0, None], (0, 0), logits, {})
+
+    def embed(self, images: Tensor) -> Tensor:
+        for path in self.paths.values():
+            path.give([], len(images))
+        for dropout in self.dropouts:
+            dropout.keys = None
+        return before_head(self.net, images)
 
     def given(self, draws: TimmDraws) -> list[Drop]:
         """What each branch drops, in the order of the forward pass."""

@@ -1,0 +1,1 @@
+"""What a trained model's features are worth without training on: neighbours, retrieval, a probe."""
