@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bigvit.cli import arguments
-from bigvit.recipe.bounds import Batch, Bound, Workers
+from bigvit.recipe.bounds import Batch, Bound, Length, Workers
 
 if TYPE_CHECKING:
     from bigvit.neighbours.given import Given
@@ -23,6 +23,13 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--neighbours", number=Batch, default=20, metavar="K", help=text)
     text = "that cosines are divided by (default 0.07)"
     command.add_argument("--temperature", number=Temperature, default=0.07, help=text)
+    text = "train a linear classifier on features, at many learning rates at once"
+    command = add("probe", _probe, text)
+    _add_given(command)
+    text = "of the classifiers' training (default 100)"
+    command.add_argument("--epochs", number=Length[int], default=100, help=text)
+    text = "features of an update (default 1024, or all)"
+    command.add_argument("--train-batch", number=Batch, default=1024, help=text)
 
 
 def _add_given(command: argparse.ArgumentParser) -> None:
@@ -66,3 +73,11 @@ def _neighbours(options: argparse.Namespace) -> None:
 
     more = (options.neighbours, options.temperature, options.batch_size, options.workers)
     print(json.dumps(neighbours(asked, *more), indent=2))
+
+
+def _probe(options: argparse.Namespace) -> None:
+    asked = _given(options)
+    from bigvit.neighbours.probe import probe
+
+    more = (options.epochs, options.train_batch, options.batch_size, options.workers)
+    print(json.dumps(probe(asked, *more), indent=2))

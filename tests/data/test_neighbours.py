@@ -1,6 +1,8 @@
-"""`bigvit neighbours`, on a run that was really trained: what it counts, keeps and refuses."""
+"""`bigvit neighbours` and `probe`, on a run that was really trained: what they count, keep and
+refuse."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from pictures import jpegs, write_folders
 from sklearn.neighbors import KNeighborsClassifier
 from test_predict import FILE
 
+from bigvit import keyed_random
 from bigvit.checkpoint.asked import from_run
 from bigvit.cli import main
 from bigvit.data import augment
@@ -158,3 +161,39 @@ def test_other_input_is_refused(
     assert main(["neighbours", *words]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("error:") == 1
+
+
+def test_a_probe_is_literally_trained(root: Path, features: Any, capsys: Any) -> None:
+    found = said(capsys, "probe", root / "run", "--epochs", 30, "--train-batch", 16)
+    again = said(capsys, "probe", root / "run", "--epochs", 30, "--train-batch", 16)
+    assert found == again and found["training_images"] == 54 and found["held_out_images"] == 6
+    assert found["top1"] == found["by_lr"][f"{found['lr']:g}"]
+    assert found["best_on_test"]["top1"] == max(found["by_lr"].values())
+    # one classifier by itself, by torch's own layer and optimizer
+    seen, classes = (torch.from_numpy(each) for each in features["train"])
+    asked_of, truth = (torch.from_numpy(each) for each in features["test"])
+    rest = torch.from_numpy(keyed_random.permutation(60, "probe", 0))[6:]
+    seen, classes = seen[rest], classes[rest].long()
+    mean, scale = seen.mean(dim=0), seen.std(dim=0, correction=0)
+    for rate in (1e-3, 0.1):
+        layer = torch.nn.Linear(seen.shape[1], 2)
+        for p in layer.parameters():
+            torch.nn.init.zeros_(p)
+        sgd = torch.optim.SGD(layer.parameters(), lr=0.0, momentum=0.9)
+        for update in range(30 * 3):
+            if update % 3 == 0:
+                order = torch.from_numpy(keyed_random.permutation(54, "probe", 0, update // 3))
+            places = order[16 * (update % 3) :][:16]
+            sgd.param_groups[0]["lr"] = rate / 16 * (0.5 + 0.5 * math.cos(math.pi * update / 90))
+            logits = layer((seen[places] - mean) / scale)
+            torch.nn.functional.cross_entropy(logits, classes[places]).backward()
+            sgd.step()
+            sgd.zero_grad()
+        right = int((layer((asked_of - mean) / scale).argmax(dim=1) == truth).sum())
+        assert found["by_lr"][f"{rate:g}"] == pytest.approx(100 * right / 21)
+
+
+def test_a_probe_needs_some_images(root: Path, capsys: Any) -> None:
+    words = ["--data-root", str(root / "others"), "--other-classes"]
+    assert main(["probe", str(root / "run"), *words]) == 2
+    assert "there are 8 training images; a probe needs 20 or more" in capsys.readouterr().err
