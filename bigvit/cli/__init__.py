@@ -30,7 +30,7 @@ SUBJECTS = {
     "Before a run": ("plan", "rehearse", "doctor"),
     "A run": ("train", "status", "report", "stop", "checkpoints", "verify"),
     "A trained model": ("evaluate", "compare", "predict", "export", "label-maps"),
-    "Its features": ("neighbours", "probe"),
+    "Its features": ("neighbours", "retrieve", "probe"),
     "Inside a model": ("attention", "offsets", "branches", "patches"),
     "Several hosts": ("hosts", "env", "launch", "scripts"),
     "The shell": ("completion",),

@@ -30,6 +30,17 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--epochs", number=Length[int], default=100, help=text)
     text = "features of an update (default 1024, or all)"
     command.add_argument("--train-batch", number=Batch, default=1024, help=text)
+    text = "rank training images by how near they are to some images"
+    command = add("retrieve", _retrieve, text)
+    _add_given(command)
+    text = "image files, and folders of them"
+    command.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help=text)
+    text = "training images of each (default 10)"
+    command.add_argument("--top", number=Batch, default=10, help=text)
+    text = "print the mean average precision over the test images"
+    command.add_argument("--map", action="store_true", help=text)
+    text = "picture to write: each image before its first ten"
+    command.add_argument("--picture", type=Path, metavar="FILE", help=text)
 
 
 def _add_given(command: argparse.ArgumentParser) -> None:
@@ -48,8 +59,11 @@ def _add_given(command: argparse.ArgumentParser) -> None:
     arguments.add_ema(command)
 
 
-def _given(options: argparse.Namespace) -> "Given":
-    """What is asked, refused as far as it can be before torch is imported."""
+def _given(options: argparse.Namespace, tested: bool = True) -> "Given":
+    """What is asked, refused as far as it can be before torch is imported.
+
+    Args: tested: whether test images are needed.
+    """
     name, root, keep = options.model, options.data_root, options.keep
     if not name.startswith("timm:") and not (Path(name) / "model.safetensors").is_file():
         arguments.refuse_no_checkpoint(Path(name))
@@ -64,7 +78,8 @@ def _given(options: argparse.Namespace) -> "Given":
         read_map(options.classes_map)
     from bigvit.neighbours.given import given
 
-    return given(name, root, options.ema, options.classes_map, keep, options.other_classes)
+    more = (options.ema, options.classes_map, keep, options.other_classes, tested)
+    return given(name, root, *more)
 
 
 def _neighbours(options: argparse.Namespace) -> None:
@@ -81,3 +96,39 @@ def _probe(options: argparse.Namespace) -> None:
 
     more = (options.epochs, options.train_batch, options.batch_size, options.workers)
     print(json.dumps(probe(asked, *more), indent=2))
+
+
+MOST = 50  # rows of a picture
+
+
+def _retrieve(options: argparse.Namespace) -> None:
+    top, picture = options.top, options.picture
+    if not options.images and not options.map:
+        raise ValueError("name image files and folders, or give --map, or both")
+    if picture is not None:
+        if not options.images:
+            raise ValueError("--picture: it shows what is near to images; name some")
+        arguments.refuse_unwritable(picture, "--picture")
+    asked = _given(options, tested=options.map)
+    from bigvit.labelling.predict import found
+    from bigvit.neighbours.given import refuse_too_many
+    from bigvit.neighbours.retrieve import Retrieval, draw, lines
+    from bigvit.visualize import drawing
+
+    files = found(options.images)
+    if picture is not None:
+        drawing.check(picture, "--picture")
+        if len(files) > MOST:
+            raise ValueError(
+                f"--picture: it shows {MOST} images at most, and {len(files):,} are named"
+            )
+    refuse_too_many(top if files.paths else 1, len(asked.train), "--top")
+    retrieval = Retrieval(asked, options.batch_size, options.workers)
+    if files.paths:
+        ranked = retrieval.nearest(files, top)
+        for line in lines(ranked, files, asked.train):
+            print(json.dumps(line, ensure_ascii=False))
+        if picture is not None:
+            draw(ranked, files, retrieval.train, retrieval.model, picture)
+    if options.map:
+        print(json.dumps(retrieval.mean_average_precision()))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from bigvit.neighbours.given import Given, refuse_too_many
-from bigvit.neighbours.nearest import nearest, votes
+from bigvit.neighbours.nearest import QUERIES, nearest, votes
 
 
 def neighbours(
@@ -18,14 +18,17 @@ def neighbours(
     """
     refuse_too_many(k, len(given.train), "--neighbours")
     model = given.model()
-    train, test = given.embedded(model, batch_size, workers)
+    train = given.embedded(model, "train", batch_size, workers)
+    test = given.embedded(model, "test", batch_size, workers)
     refuse_too_many(k, len(train.ids), "--neighbours")
     level = torch.tensor(given.level.of, device=train.vectors.device)
     found = nearest(test.unit, train.unit, k)
-    said = votes(
-        found.cosines, level[train.classes[found.places]], len(given.level.classes), temperature
-    )
-    right = int((said.argmax(dim=1) == level[test.classes]).sum())
+    near, truth = level[train.classes[found.places]], level[test.classes]
+    right, count = 0, len(given.level.classes)
+    pieces = zip(*(each.split(QUERIES) for each in (found.cosines, near, truth)), strict=True)
+    for cosines, classes, own in pieces:  # (Q, C) of all would be gigabytes
+        said = votes(cosines, classes, count, temperature)
+        right += int((said.argmax(dim=1) == own).sum())
     return {
         "model": model.name,
         "classes": len(given.level.classes),

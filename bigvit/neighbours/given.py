@@ -8,7 +8,7 @@ from bigvit.checkpoint.asked import Model
 from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.of_timm import TIMM
 from bigvit.checkpoint.run import class_names, find_checkpoint, run_of
-from bigvit.data.sources import Source, matched, open_source
+from bigvit.data.sources import Source, Split, matched, open_source
 from bigvit.data.workers import workers_for
 from bigvit.labelling.predict import asked
 from bigvit.labelling.whole import WHOLE
@@ -24,7 +24,7 @@ class Given:
 
     name: str
     train: Source
-    test: Source
+    test: Source | None  # where it is asked for
     level: Level  # at which classes are told apart
     folder: Path | None  # where embeddings are kept
     ema: bool
@@ -42,16 +42,12 @@ class Given:
         return model
 
     def embedded(
-        self, model: Model, batch_size: int, workers: int | None
-    ) -> tuple[Embedded, Embedded]:
-        """Training and test images, both as test images are seen."""
-        processes = workers_for(workers)
-        made = (
-            embedded(model, source, split, batch_size, processes, self.folder)
-            for split, source in (("train", self.train), ("test", self.test))
-        )
-        train, test = made
-        return train, test
+        self, model: Model, split: Split, batch_size: int, workers: int | None
+    ) -> Embedded:
+        """Training or test images, both as test images are seen."""
+        source = self.train if split == "train" else self.test
+        assert source is not None
+        return embedded(model, source, split, batch_size, workers_for(workers), self.folder)
 
 
 def given(
@@ -61,6 +57,7 @@ def given(
     classes_map: Path | None,
     keep: Path | None,
     other_classes: bool,
+    tested: bool = True,
 ) -> Given:
     """Open the data set, and see whether it fits.
 
@@ -70,6 +67,7 @@ def given(
         classes_map: a file with a coarser class of each; None: the data set's own.
         keep: where embeddings are kept; None: beside a run, and nowhere of other models.
         other_classes: whether the model may have been trained on others.
+        tested: whether test images are needed.
 
     Raises:
         ValueError: something is not there, or does not fit.
@@ -81,7 +79,7 @@ def given(
         names = class_names(run_of(checkpoint), data.classes)
         folder = run_of(checkpoint) / FOLDER if keep is None else keep
     train = open_source(data, "train", root)
-    test = matched(open_source(data, "test", root), train)
+    test = matched(open_source(data, "test", root), train) if tested else None
     if not other_classes:
         _refuse_others(name, names, train.classes)
     level = (

@@ -91,7 +91,8 @@ def probe(
             f"{2 * HELD_OUT} or more"
         )
     model = given.model()
-    train, test = given.embedded(model, batch_size, workers)
+    train = given.embedded(model, "train", batch_size, workers)
+    test = given.embedded(model, "test", batch_size, workers)
     level = torch.tensor(given.level.of, device=train.vectors.device)
     classes, truth = level[train.classes], level[test.classes]
     order = torch.from_numpy(keyed_random.permutation(len(classes), "probe", SEED))

@@ -64,11 +64,11 @@ def fitting(text: str, width: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def check(path: Path) -> None:
+def check(path: Path, what: str = "--out") -> None:
     """Raise ValueError where a file's name says a kind of picture that `save` does not write."""
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if (kind := path.suffix[1:].lower() or "png") not in kinds:
-        raise ValueError(f"--out {path}: there is no picture of kind {kind}; choose .png or .pdf")
+        raise ValueError(f"{what} {path}: there is no picture of kind {kind}; choose .png or .pdf")
 
 
 def save(figure: Figure, path: Path) -> None:

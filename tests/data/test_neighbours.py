@@ -1,5 +1,5 @@
-"""`bigvit neighbours` and `probe`, on a run that was really trained: what they count, keep and
-refuse."""
+"""`bigvit neighbours`, `probe` and `retrieve`, on a run that was really trained: what they count,
+keep and refuse."""
 
 import json
 import math
@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from pictures import jpegs, write_folders
+from PIL import Image
+from sklearn.metrics import average_precision_score
 from sklearn.neighbors import KNeighborsClassifier
 from test_predict import FILE
 
@@ -181,8 +183,7 @@ def test_a_probe_is_literally_trained(root: Path, features: Any, capsys: Any) ->
             torch.nn.init.zeros_(p)
         sgd = torch.optim.SGD(layer.parameters(), lr=0.0, momentum=0.9)
         for update in range(30 * 3):
-            if update % 3 == 0:
-                order = torch.from_numpy(keyed_random.permutation(54, "probe", 0, update // 3))
+            order = torch.from_numpy(keyed_random.permutation(54, "probe", 0, update // 3))
             places = order[16 * (update % 3) :][:16]
             sgd.param_groups[0]["lr"] = rate / 16 * (0.5 + 0.5 * math.cos(math.pi * update / 90))
             logits = layer((seen[places] - mean) / scale)
@@ -197,3 +198,69 @@ def test_a_probe_needs_some_images(root: Path, capsys: Any) -> None:
     words = ["--data-root", str(root / "others"), "--other-classes"]
     assert main(["probe", str(root / "run"), *words]) == 2
     assert "there are 8 training images; a probe needs 20 or more" in capsys.readouterr().err
+
+
+def retrieved(capsys: Any, *words: object) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert main(["retrieve", *map(str, words), "--workers", "0"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_nearest_are_ranked_and_drawn(
+    root: Path, features: Any, tmp_path: Path, capsys: Any
+) -> None:
+    picture, files = tmp_path / "near.png", sorted((root / "data/train/flower").iterdir())[:2]
+    bad = root / "data/val/china/bad.jpg"
+    found = retrieved(capsys, root / "run", *files, bad, "--picture", picture)
+    assert [each["image"] for each in found] == [*map(str, files), str(bad)]
+    assert found[2] == {"image": str(bad), "error": "cannot be read"}
+    seen = features["train"][0] / np.linalg.norm(features["train"][0], axis=1, keepdims=True)
+    for place, each in enumerate(found[:2]):
+        near = each["nearest"]
+        equal = [n["image"] for n in near if n["cosine"] > 1 - 1e-5]
+        assert len(near) == 10 and f"train/flower/{files[place].name}" in equal
+        cosines = sorted((seen @ seen[30 + place]).tolist(), reverse=True)
+        assert [n["cosine"] for n in near] == pytest.approx(cosines[:10], abs=1e-5)
+        assert near[0]["cosine"] == pytest.approx(1, abs=1e-5)
+        assert all(f"{n['class']}/" in n["image"] for n in near)
+    with Image.open(picture) as drawn:
+        assert drawn.width > 10 * 96 and drawn.height > 2 * 48
+    (other,) = retrieved(capsys, root / "run", files[0], "--top", 3)
+    wanted = [n["cosine"] for n in found[0]["nearest"][:3]]
+    assert [n["cosine"] for n in other["nearest"]] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_mean_average_precision_is_scikit_learns(root: Path, features: Any, capsys: Any) -> None:
+    (seen, classes), (asked_of, truth) = features["train"], features["test"]
+    seen, asked_of = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (seen, asked_of))
+    each = [
+        average_precision_score(classes == own, seen @ query)
+        for query, own in zip(asked_of, truth, strict=True)
+    ]
+    (found,) = retrieved(capsys, root / "run", "--map")
+    assert found["map"] == pytest.approx(100 * float(np.mean(each)), abs=0.2)  # nearly equal ones
+    assert (found["queries"], found["training_images"]) == (21, 60)
+    (one,) = retrieved(capsys, root / "run", "--map", "--classes-map", root / "one.json")
+    assert one["map"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name image files and folders, or give --map, or both"),
+        (["--map", "--picture", "a.png"], "it shows what is near to images; name some"),
+        (["ROOT/own.py", "--top", "61"], "--top 61: there are 60 training images"),
+        (["ROOT/none.jpg"], "none.jpg: there is no such file or folder"),
+        (["ROOT/own.py", "--picture", "ROOT/a.xyz"], "there is no picture of kind xyz"),
+        (["ROOT/data", "--picture", "ROOT/a.png"], "it shows 50 images at most, and 82 are named"),
+    ],
+)
+def test_a_retrieval_is_refused(
+    words: list[str], message: str, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bigvit.neighbours.embeddings.computed", None)  # nothing is computed
+    assert (
+        main(["retrieve", str(root / "run"), *(w.replace("ROOT", str(root)) for w in words)]) == 2
+    )
+    error = capsys.readouterr().err
+    assert message in error and error.count("error:") == 1

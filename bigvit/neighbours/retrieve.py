@@ -1,0 +1,110 @@
+"""`bigvit retrieve`: the training images that are nearest to some images (thesis section 2.3.2)."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from bigvit.checkpoint.asked import Model
+from bigvit.data import augment
+from bigvit.data.sources import Source
+from bigvit.data.workers import workers_for
+from bigvit.labelling.predict import Files
+from bigvit.neighbours.embeddings import Embedded, computed
+from bigvit.neighbours.given import Given, refuse_too_many
+from bigvit.neighbours.nearest import average_precisions, nearest
+from bigvit.recipe import Data
+from bigvit.visualize.drawing import TEXT, Margins, fitting, panels, save, show_pixels
+
+SIDE = 96  # of an image in the picture, pixels at least
+SHOWN = 10  # of each query, in the picture
+
+
+class Ranked(NamedTuple):
+    """The nearest training images of one image, the nearest first."""
+
+    query: int  # its number among those that were asked about
+    found: list[tuple[int, str, float]]  # number, class, cosine; none where it cannot be read
+
+
+class Retrieval:
+    """A model and its training images."""
+
+    def __init__(self, given: Given, batch_size: int, workers: int | None) -> None:
+        self.given, self.model = given, given.model()
+        self.batch_size, self.workers = batch_size, workers
+        self.train = given.embedded(self.model, "train", batch_size, workers)
+
+    def nearest(self, files: Files, top: int) -> list[Ranked]:
+        """The nearest of each file, in their order.
+
+        Raises:
+            ValueError: there are fewer training images, or no file can be read.
+        """
+        refuse_too_many(top, len(self.train.ids), "--top")
+        asked = computed(self.model, files, self.batch_size, workers_for(self.workers))
+        near = nearest(asked.unit, self.train.unit, top)
+        level, ids = self.given.level, self.train.ids
+        classes = self.train.classes.tolist()
+        read = asked.ids.tolist()
+        ranked = [Ranked(query, []) for query in range(len(files))]
+        rows = zip(read, near.places.tolist(), near.cosines.tolist(), strict=True)
+        for query, places, cosines in rows:
+            for place, cosine in zip(places, cosines, strict=True):
+                name = level.classes[level.of[classes[place]]]
+                ranked[query].found.append((int(ids[place]), name, cosine))
+        return ranked
+
+    def mean_average_precision(self) -> dict[str, Any]:
+        """Of the test images, each of which asks for the training images of its class."""
+        test = self.given.embedded(self.model, "test", self.batch_size, self.workers)
+        level = torch.tensor(self.given.level.of, device=test.vectors.device)
+        of, classes = level[test.classes], level[self.train.classes]
+        found = torch.cat(list(average_precisions(test.unit, of, self.train.unit, classes)))
+        found = found[found.isfinite()]  # others ask for what there is not
+        return {
+            "model": self.model.name,
+            "classes": len(self.given.level.classes),
+            "training_images": len(self.train.ids),
+            "queries": len(found),
+            "bad_images": self.train.bad + test.bad,
+            "map": 100 * float(found.mean()) if len(found) else None,
+        }
+
+
+def lines(ranked: Sequence[Ranked], files: Files, train: Source) -> Iterator[dict[str, Any]]:
+    """As JSON says them, a line an image."""
+    for query, found in ranked:
+        near = [
+            {"image": train.name(id), "class": name, "cosine": cosine} for id, name, cosine in found
+        ]
+        said = {"nearest": near} if near else {"error": "cannot be read"}
+        yield {"image": files.name(query), **said}
+
+
+def draw(ranked: Sequence[Ranked], files: Files, train: Embedded, model: Model, path: Path) -> None:
+    """Write a picture: a row an image, before the first ten of its training images."""
+    save(picture(ranked, files, train.source, model.data), path)
+
+
+def picture(ranked: Sequence[Ranked], files: Files, train: Source, data: Data) -> Figure:
+    """Each as the model sees it; above it its class and cosine."""
+    shown = [each for each in ranked if each.found]
+    columns = 1 + min(SHOWN, max(len(each.found) for each in shown))
+    rows: list[list[tuple[Any, str]]] = []
+    for query, found in shown:
+        row = [(files.open(query), Path(files.name(query)).name)]
+        row += [(train.open(id), f"{cosine:.2f} {name}") for id, name, cosine in found[:SHOWN]]
+        rows.append([(augment.test_image(image, data), text) for image, text in row])
+    _, height, width = rows[0][0][0].shape
+    factor = max(1, -(-SIDE // width))
+    size = (height * factor, width * factor)
+    figure, cells = panels(len(rows), columns, size, Margins(above=18))
+    for row, places in zip(rows, cells, strict=True):
+        for (pixels, text), cell in zip(row, places, strict=True):
+            show_pixels(cell, np.broadcast_to(pixels, (3, height, width)).transpose(1, 2, 0))
+            cell.set_title(fitting(text, size[1]), **TEXT)
+    return figure
