@@ -124,7 +124,7 @@ def drop(*path: Any) -> Callable[[Any], None]:
         (put("model", None), r"^recipe\.model: "),
         (put("data", "kind", "Cifar"), r"^recipe\.data: .* is none of Digits, Images"),
         (put("data", "augment", {"kind": "Mix"}), r"^recipe\.data\.augment: "),
-        (put("optim", "kind", "SGD"), r"^recipe\.optim: .* is none of AdamW, Lamb"),
+        (put("optim", "kind", "Adagrad"), r"^recipe\.optim: .* is none of AdamW, Lamb"),
         (put("optim", "lr", "0.1"), r"^recipe\.optim\.lr: '0\.1' is not of type float"),
         (put("optim", "lr", None), r"^recipe\.optim\.lr: None is not of type float"),
         (put("optim", "lr", True), r"^recipe\.optim\.lr: True is not of type float"),
