@@ -12,6 +12,7 @@ from test_resume import assert_equal
 from timm.optim.lamb import Lamb as TimmLamb
 
 from bigvit.engines.single import SingleEngine
+from bigvit.recipe import Lamb
 
 YARDSTICK = 9.1e-7  # largest of five orders of summation, as in test_equality.py
 YARDSTICK_SHORT = 9.2e-7  # of the shorter recipe
@@ -45,6 +46,7 @@ def test_the_yardsticks_are_what_other_orders_of_summation_show(single, single_s
 
 def test_single_equals_timms_lamb_clipped_outside(single):
     def change(engine: SingleEngine) -> None:
+        assert isinstance(tiny.lamb.optim, Lamb)
         values = {"eps": tiny.lamb.optim.eps, "max_grad_norm": None}
         groups = engine.masters.optimizer.param_groups
         theirs = TimmLamb([{**group} for group in groups], lr=0.0, **values)
