@@ -24,7 +24,7 @@ from bigvit.engines import check as engines
 from bigvit.engines import deterministic
 from bigvit.ranks.starting import Starting
 from bigvit.ranks.stopping import StopRequest
-from bigvit.recipe import Command, Layout, batch_layout
+from bigvit.recipe import Command, Layout, Run, batch_layout
 from bigvit.recipe.parse import parse
 from bigvit.training.run_folder import STOPPED, RunFolder
 from bigvit.training.spoken import ending
@@ -111,6 +111,11 @@ def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
 
 def _check_best(command: Command) -> None:
     run = command.run
+    if run.on_jump != "rollback" and run.rollbacks != Run().rollbacks:
+        raise ValueError(
+            f"--rollbacks {run.rollbacks}: a run rolls back by --on-jump rollback alone; add that, "
+            "or leave it out"
+        )
     if (metric := run.keep_best) is None:
         if run.patience is not None:
             raise ValueError(

@@ -33,7 +33,18 @@ def add(folder: Path, kind: str, said: Mapping[str, Any]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    append(folder / NAME, f"{json.dumps({'kind': kind, **said})}\n".encode())
+    file, line = folder / NAME, f"{json.dumps({'kind': kind, **said})}\n"
+    append(file, f"{chr(10) if _is_torn(file) else ''}{line}".encode())
+
+
+def _is_torn(file: Path) -> bool:
+    """Whether a file ends in mid-line, as a power cut leaves it."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - 1))
+            return opened.read() not in (b"", b"\n")
+    except FileNotFoundError:
+        return False
 
 
 def read_jobs(folder: Path) -> list[Job]:

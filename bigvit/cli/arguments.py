@@ -189,6 +189,15 @@ def refuse_unwritable(path: Path, what: str = "--out") -> None:
         raise ValueError(f"{what} {path}: nothing can be written there ({reason})") from None
 
 
+def refuse_other_kind(path: Path, endings: Sequence[str], what: str = "--out") -> None:
+    """Raise ValueError where a file is there that does not end as those do that are written."""
+    if path.is_file() and path.suffix.lower() not in endings:
+        raise ValueError(
+            f"{what} {path}: it is there already, and is written over where it ends in "
+            f"{' or '.join(endings)} alone; choose another name"
+        )
+
+
 def run_folder_of(path: Path) -> Path:
     """The run folder that is meant, where a checkpoint of it may be named."""
     from bigvit.checkpoint.manifest import STEP

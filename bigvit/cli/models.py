@@ -160,6 +160,7 @@ def _predict(options: argparse.Namespace) -> None:
         raise ValueError("name image files and folders, or a data set by --data-root, not both")
     if options.out is not None:
         arguments.refuse_unwritable(options.out)
+        arguments.refuse_other_kind(options.out, (".csv", ".json", ".jsonl", ".txt"))
     from bigvit.labelling.predict import asked, found, predict, test_images, write
     from bigvit.ranks.joining import alone
 

@@ -107,7 +107,12 @@ def _said(seen: "Look") -> str:
         names = ", ".join(seen.without[:5])
         lines.append(f"{len(seen.without)} classes have no image to train on: {names}")
     if seen.bad:
-        lines.append(f"{len(seen.bad)} of these cannot be read: {seen.bad[0]}, ...")
+        share = len(seen.bad) / seen.sampled
+        names = ", ".join(seen.bad[:5])
+        lines.append(
+            f"{len(seen.bad)} of these cannot be read: {names}. Mend or remove what cannot; a "
+            f"training goes on with as many by --bad-images {math.ceil(200 * share) / 100:g}"
+        )
     return "\n".join(lines)
 
 

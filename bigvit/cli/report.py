@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bigvit.report.told import Told
 
 NAMES = {"html": "report.html", "markdown": "report.md"}
+ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown")}
 
 
 def add(add: arguments.Add) -> None:
@@ -48,6 +49,7 @@ def _report(options: argparse.Namespace) -> None:
             raise ValueError(f"{paths[place]} is given twice; give each run once")
     runs = read_runs(paths)
     arguments.refuse_unwritable(out)
+    arguments.refuse_other_kind(out, ENDINGS[options.format])
 
     def computed(runs: "Sequence[Told]") -> "Iterator[Section]":
         if not options.no_model:

@@ -20,6 +20,7 @@ from bigvit.checkpoint.model import Found, read_checkpoint
 from bigvit.checkpoint.resampling import resampled
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
+from bigvit.checkpoint.trained import looked_at
 from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, Given, fit
 from bigvit.export import card
 from bigvit.export.onnx import ONNX, write_onnx
@@ -68,8 +69,9 @@ def export(
     Raises:
         Damaged: no checkpoint is whole.
         OSError: the folder cannot be written.
-        ValueError: timm has no such model, or ONNX cannot take it, or the folder holds something
-            else, or another export is being written there, or there is nothing to fold.
+        ValueError: the model takes no images of that size, or timm has no such model, or ONNX
+            cannot take it, or the folder holds something else, or another export is being written
+            there, or there is nothing to fold.
     """
     _refuse_strangers(folder)
     found = read_checkpoint(path, ema)
@@ -78,6 +80,7 @@ def export(
         kind = type(recipe.model).__name__
         raise ValueError(f"--fold: {kind} has no affine maps, ResMLP has; leave it out")
     size = image_size or recipe.data.image_size
+    looked_at(recipe, image_size, None)
     source, grid = recipe.model.grid(recipe.data.image_size), recipe.model.grid(size)
     if recipe.model.described and grid != source:
         model |= resampled(model, source, grid, recipe.resampling)

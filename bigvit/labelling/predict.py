@@ -149,14 +149,17 @@ def write(predictions: Iterator[Prediction], top: int, as_csv: bool, file: TextI
     """
     bad = list[str]()
     table = csv.writer(file)
+    heads = list[str]()
     if as_csv:
         heads = [f"{what}{i}" for i in range(1, top + 1) for what in ("class", "probability")]
-        table.writerow(["image", *heads])
+        table.writerow(["image", *heads, "error"])
     for image, best in predictions:
         if not best:
             bad.append(image)
         if as_csv:
-            table.writerow([image, *(cell for _, name, p in best for cell in (name, f"{p:.6f}"))])
+            cells = [cell for _, name, p in best for cell in (name, f"{p:.6f}")]
+            cells = [*cells, ""] if best else [*[""] * len(heads), "cannot be read"]
+            table.writerow([image, *cells])
             continue
         classes = [{"number": n, "class": name, "probability": p} for n, name, p in best]
         said = {"classes": classes} if best else {"error": "cannot be read"}

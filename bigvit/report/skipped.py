@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bigvit.checkpoint.skipped import read_skipped
 from bigvit.recipe.words import read_json
 from bigvit.report.blocks import Block, Table, Text
 from bigvit.report.told import Told, listed
@@ -92,6 +93,7 @@ def _read(folder: Path) -> dict[str, Any] | str:
     if not file.exists():
         return {}
     try:
+        read_skipped(folder)
         said = read_json(file)
     except (OSError, ValueError) as error:
         return f"{NAME} is damaged ({error})."

@@ -60,7 +60,8 @@ class Met(Exception):
 
     def stops(self, more: str) -> Exception:
         """What ends the run."""
-        return type(self.error)(f"update {self.batch}: {self.error}{more}")
+        what = "update" if self.place.update == self.place.batch else "batch"  # some were skipped
+        return type(self.error)(f"{what} {self.batch}: {self.error}{more}")
 
 
 class Back(NamedTuple):

@@ -75,8 +75,9 @@ def test_files_in_csv_and_what_cannot_be_read(root: Path, tmp_path: Path, capsys
     assert main([*map(str, words), "--workers", "0"]) == 0
     assert "warning: 1 images cannot be read" in capsys.readouterr().err
     rows = list(csv.reader(io.StringIO(out.read_text())))
-    assert rows[0] == ["image", "class1", "probability1"]
-    assert rows[1] == [str(bad)] and rows[2][0] == str(good) and len(rows) == 3
+    assert rows[0] == ["image", "class1", "probability1", "error"]
+    assert rows[1] == [str(bad), "", "", "cannot be read"] and rows[2][3] == ""
+    assert rows[2][0] == str(good) and len(rows) == 3
     assert rows[2][1] in ("china", "flower") and 0.5 <= float(rows[2][2]) <= 1
     said = lines(capsys, root / "run", bad)
     assert said == [{"image": str(bad), "error": "cannot be read"}]
@@ -93,16 +94,19 @@ def test_files_in_csv_and_what_cannot_be_read(root: Path, tmp_path: Path, capsys
         (["EMPTY", "DATA"], "EMPTY"),
         (["EXPORT", "DATA", "--ema"], "has no average; leave it out"),
         (["RUN", "DATA", "--out", "EMPTY/a/b"], "there is no folder"),
+        (["RUN", "DATA", "--out", "OWN"], "it is there already, and is written over where it ends"),
     ],
 )
 def test_other_input_is_refused(
     words: list[str], message: str, root: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    places = {"RUN": "run", "DATA": "data", "EXPORT": "export", "EMPTY": "empty"}
+    places = {"RUN": "run", "DATA": "data", "EXPORT": "export", "EMPTY": "empty", "OWN": "own.py"}
     (root / "empty").mkdir(exist_ok=True)
+    (root / "own.py").write_text("precious")
     for word, name in places.items():
         words = [each.replace(word, str(root / name)) for each in words]
         message = message.replace(word, str(root / name))
     assert main(["predict", *words]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("error:") == 1
+    assert (root / "own.py").read_text() == "precious"

@@ -244,6 +244,8 @@ def test_what_a_run_rolled_back_past_is_told_with_its_images(run: Path, tmp_path
         "leave out batches 5." in said and "2 china/002.jpg" in said and "past batches 2-3" in said
     )
     assert "rolled back past, 3 of 4 images" in said
+    file.write_text('{"given": "x", "rollbacks": 3}')
+    assert "skipped.json is damaged" in text_of(made(rolled, out=out))
     file.write_text("[")
     assert "skipped.json is damaged" in text_of(made(rolled, out=out))
 
@@ -270,17 +272,20 @@ def test_what_was_planned_stands_beside_what_was_measured(run: Path, tmp_path: P
         (["RUN", "RUN"], "given twice"),
         (["RUN", "--out", "/nowhere/page.html"], "/nowhere/page.html"),
         (["RUN", "--out", "EMPTY"], "it is a folder"),
+        (["RUN", "--out", "OWN"], "it is there already, and is written over where it"),
         (["RUN", "--images", "0"], "--images: 0"),
     ],
 )
 def test_bad_input_is_one_line(
     args: list[str], said: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = {"RUN": str(run), "EMPTY": str(tmp_path)}
+    named = {"RUN": str(run), "EMPTY": str(tmp_path), "OWN": str(tmp_path / "own.py")}
+    (tmp_path / "own.py").write_text("precious")
     assert main(["report", *(named.get(arg, arg) for arg in args)]) == 2
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 1 and err[0].startswith("error: ") and said in err[0]
     assert list(tmp_path.glob("*.html")) == []
+    assert (tmp_path / "own.py").read_text() == "precious"
 
 
 def test_markdown_for_a_card(run: Path, tmp_path: Path) -> None:
@@ -365,7 +370,15 @@ def test_jobs_are_told_apart(tmp_path: Path) -> None:
         jobs.add(tmp_path, kind, said)
     with (tmp_path / jobs.NAME).open("a") as file:
         file.write("[1]\n{}\n{half")
+    torn = jobs.read_jobs(tmp_path)
+    jobs.add(tmp_path, "start", {"time": times[6]})
     found = jobs.read_jobs(tmp_path)
+    assert found[: len(torn)] == torn and found[len(torn) :] == [
+        jobs.Job({"kind": "start", "time": times[6]}, {})
+    ]
+    found = torn
+    lines = (tmp_path / jobs.NAME).read_text().splitlines(keepends=True)
+    (tmp_path / jobs.NAME).write_text("".join(lines[:-1]))
     ends = [job.end.get("reason") for job in found]
     assert ends == [None, "rank 0", "no port"] and found[2].start == {}
     (tmp_path / "status.json").write_text(json.dumps({"state": "error", "update": 40}))

@@ -128,6 +128,9 @@ def test_what_timm_does_not_have_is_refused_before_anything_is_written(
     checkpoint = save(
         trained(recipe, batches), tmp_path / "checkpoints", 3, to_json(recipe), keep=1
     )
+    if name == "T2TViT":
+        with pytest.raises(ValueError, match="data.image_size: 7 is not allowed"):
+            export(checkpoint, tmp_path / "export", image_size=7)
     with pytest.raises(ValueError, match=f"timm's entry points build no {name}"):
         export(checkpoint, tmp_path / "export")
     assert not (tmp_path / "export").exists()

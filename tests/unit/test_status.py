@@ -192,6 +192,10 @@ def test_a_patience_needs_to_know_what_is_better() -> None:
     for options, said in (
         (Run(patience=3, engine="single"), "--patience 3: better by what?"),
         (Run(keep_best="ema_top1", engine="single"), "add --evaluate-ema, or take top1"),
+        (
+            Run(rollbacks=3, engine="single"),
+            "--rollbacks 3: a run rolls back by --on-jump",
+        ),
     ):
         from dataclasses import replace
 
