@@ -4,8 +4,8 @@
 # Without them these tests are skipped, and say so. Needs root.
 set -euo pipefail
 packages=(dataset-fashion-mnist fish g++ iproute2 libjpeg-turbo-progs libjpeg-dev munge openssh-client openssh-server pdsh procps slurm-wlm zsh)
-browser=(chromium) # 400 MB, left out where the disk has little left
-if [ "$(df --output=avail -k /usr | tail -1)" -gt 8000000 ]; then
+browser=(chromium) # 400 MB, left out where the disk has little left for what comes after
+if [ "$(df --output=avail -k /usr | tail -1)" -gt 16000000 ]; then
     packages+=("${browser[@]}")
 fi
 missing=()
