@@ -106,7 +106,22 @@ def fashion_mnist(held_out: bool = False) -> Iterator[Data]:
 def _images(size: int, flip: float) -> tuple[Any, ...]:
     """Crops, and flips where they mean the same; nothing else."""
     crop = RandomResizedCrop((0.8, 1.0), (3 / 4, 4 / 3), "bilinear")
-    return size, crop, flip, None, 0.0, 1, None, (0.3,) * 3, (0.35,) * 3, 1.0, "exact", 0.0
+    return (
+        size,
+        crop,
+        flip,
+        None,
+        0.0,
+        (),
+        "own",
+        1,
+        None,
+        (0.3,) * 3,
+        (0.35,) * 3,
+        1.0,
+        "exact",
+        0.0,
+    )
 
 
 def backbones(size: int) -> dict[str, Model]:
@@ -127,7 +142,7 @@ def recipe_of(data: Data, model: Model, seed: int, updates: int, lr: float = LR)
         data=Images(data.name, len(data.train), len(data.test), 10, *_images(data.size, data.flip)),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
-        optim=AdamW(lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+        optim=AdamW(lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None),
         clip_norm=1.0,
         schedule=Cosine(epochs, max(1, epochs // 10), 1e-5, 1e-5),
         trainable="all",

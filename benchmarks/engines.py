@@ -78,7 +78,7 @@ def rank(engine: str, sharding: str, small: bool, updates: int) -> None:
     torch.set_num_threads(1)
     taken = recipe(small, count=16)
     count = taken.batch_size
-    adamw = AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
+    adamw = AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None)
     taken = replace(taken, optim=adamw, batch_size=2 * count * WORLD, ema=None)
     run = Run(engine=engine, sharding=sharding, timeout=120)  # pyright: ignore
     ranks = connect(meet_ranks(run), 120)

@@ -76,7 +76,9 @@ class Case:
         taken = find_recipe("deit3_h14_in1k_126")[1]
         model = replace(taken.model, embed_dim=128, depth=4, num_heads=4)
         data = replace(taken.data, mix=None, repeats=1, image_size=28)
-        adamw = AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
+        adamw = AdamW(
+            lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None
+        )
         return replace(
             taken,
             model=replace(model, drop_path=replace(model.drop_path, rate=0.0, group=1)),

@@ -73,6 +73,8 @@ IMAGES = Images(
     test_crop_ratio=1.0,  # section 3.7.2.3
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 
 
@@ -84,7 +86,9 @@ def pretrain(source: str, model: CaiT, *, epochs: int, test_crop_ratio: float) -
         data=replace(IMAGES, test_crop_ratio=test_crop_ratio),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
-        optim=AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+        optim=AdamW(
+            lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None
+        ),
         clip_norm=None,
         schedule=Cosine(epochs=epochs, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5),
         trainable="all",
@@ -111,7 +115,9 @@ def finetune(
         data=replace(IMAGES, image_size=image_size, test_crop_ratio=crop_ratio),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
-        optim=AdamW(lr=5e-6, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+        optim=AdamW(
+            lr=5e-6, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None
+        ),
         clip_norm=None,
         schedule=Cosine(epochs=60, warmup_epochs=5, warmup_lr=1e-6, min_lr=5e-6),
         trainable="all",

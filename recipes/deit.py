@@ -60,6 +60,8 @@ IMAGES = Images(
     test_crop_ratio=0.875,  # repository
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 
 # Counted of timm's model. Its stochastic depth is DeiT's where that is uniform (table 3.11); for
@@ -126,7 +128,9 @@ def pretrain(size: str, method: str, epochs: int = 300, source: str = TABLE_3_9)
         data=IMAGES,
         objectives=METHODS[method][0],
         teacher=None if method == "labels" else teacher(224),
-        optim=AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),  # 5e-4 x 1024 / 512
+        optim=AdamW(
+            lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None
+        ),  # 5e-4 x 1024 / 512
         clip_norm=None,
         schedule=Cosine(epochs=epochs, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5),
         trainable="all",
@@ -159,7 +163,9 @@ def finetune(
         data=replace(IMAGES, image_size=image_size),
         objectives=METHODS[method][0],
         teacher=None if method == "labels" else teacher(image_size),
-        optim=AdamW(lr=5e-6, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-8),
+        optim=AdamW(
+            lr=5e-6, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-8, weight_decay_end=None
+        ),
         clip_norm=None,
         schedule=Cosine(epochs=epochs, warmup_epochs=5, warmup_lr=1e-6, min_lr=5e-6),
         trainable="all",

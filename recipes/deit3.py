@@ -119,6 +119,8 @@ def images(
         test_crop_ratio=1.0,  # table 6.1
         decode="exact",
         held_out=0.0,
+        views=(),
+        level="own",
     )
 
 
@@ -163,7 +165,7 @@ def finetune_1k(
         data=images("ImageNet-1k", image_size, RESIZED_CROP, RAND_AUGMENT, 1, MIXUP_CUTMIX),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
-        optim=AdamW(lr=1e-5, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
+        optim=AdamW(lr=1e-5, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1, weight_decay_end=None),
         clip_norm=None,
         # constant after the warm-up, as the repository's last lr is the peak
         schedule=Cosine(epochs=20, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5),

@@ -26,10 +26,12 @@ digits_vit = Recipe(
         in_chans=1,
         num_classes=10,
     ),
-    data=Digits(image_size=8, augment=None, repeats=1, mean=(0.305,), std=(0.376,)),
+    data=Digits(
+        image_size=8, augment=None, repeats=1, mean=(0.305,), std=(0.376,), views=0, level="digit"
+    ),
     objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
     teacher=None,
-    optim=AdamW(lr=4e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+    optim=AdamW(lr=4e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None),
     clip_norm=1.0,
     schedule=Cosine(epochs=20, warmup_epochs=2, warmup_lr=1e-6, min_lr=1e-5),
     trainable="all",

@@ -143,6 +143,8 @@ def images(dataset: str) -> Images:
         test_crop_ratio=0.875,
         decode="exact",
         held_out=0.0,
+        views=(),
+        level="own",
     )
 
 
@@ -174,7 +176,11 @@ def baseline(source: str, name: str, dataset: str, epochs: int, finetuned: bool)
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
         optim=AdamW(
-            lr=5e-4 if finetuned else 1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05
+            lr=5e-4 if finetuned else 1e-3,
+            betas=(0.9, 0.999),
+            eps=1e-8,
+            weight_decay=0.05,
+            weight_decay_end=None,
         ),
         clip_norm=None,
         schedule=Cosine(

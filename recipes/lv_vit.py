@@ -63,6 +63,8 @@ IMAGES = Images(
     test_crop_ratio=0.9,  # repository, T and S
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 
 DROP_PATH = {"t": 0.1, "s": 0.1, "m": 0.2, "l": 0.3}  # table 1, table 5 (M), repository (M, L)
@@ -83,7 +85,9 @@ def pretrain(size: str) -> Recipe:
         data=replace(IMAGES, test_crop_ratio=CROP_RATIO[size]),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
-        optim=AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+        optim=AdamW(
+            lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None
+        ),
         clip_norm=None,
         schedule=Cosine(epochs=300, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5),
         trainable="all",

@@ -58,6 +58,8 @@ def trained(architecture: str, drop_path: float, sizes: TimmSizes) -> Recipe:
             test_crop_ratio=1.0,
             decode="exact",
             held_out=0.0,
+            views=(),
+            level="own",
         ),
         objectives=(
             BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None),

@@ -58,6 +58,8 @@ IMAGES = Images(
     test_crop_ratio=0.875,  # repository
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 # the release of fall 2011, as in deit3.py; it has no test images
 IMAGES_21K = replace(

@@ -60,10 +60,12 @@ photos_vit_64 = Recipe(
         test_crop_ratio=1.0,
         decode="exact",
         held_out=0.0,
+        views=(),
+        level="own",
     ),
     objectives=(BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None),),
     teacher=None,
-    optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+    optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None),
     clip_norm=1.0,
     schedule=Cosine(epochs=12, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
     trainable="all",
@@ -80,7 +82,7 @@ photos_vit_64 = Recipe(
 photos_vit_64_ft96 = replace(
     photos_vit_64,
     data=replace(photos_vit_64.data, image_size=96),
-    optim=AdamW(lr=5e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+    optim=AdamW(lr=5e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None),
     schedule=Cosine(epochs=4, warmup_epochs=0, warmup_lr=1e-6, min_lr=1e-5),
     starts_from="photos_vit_64",
 )

@@ -49,10 +49,14 @@ def of_photographs(model: Model) -> Recipe:
             test_crop_ratio=1.0,
             decode="exact",
             held_out=0.0,
+            views=(),
+            level="own",
         ),
         objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
         teacher=None,
-        optim=AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05),
+        optim=AdamW(
+            lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None
+        ),
         clip_norm=1.0,
         schedule=Cosine(epochs=10, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
         trainable="all",

@@ -58,6 +58,8 @@ IMAGES = Images(
     std=STD,
     test_crop_ratio=0.9,  # repository
     decode="exact",
+    views=(),
+    level="own",
 )
 IMAGES_21K = replace(
     IMAGES,

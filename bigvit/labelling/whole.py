@@ -19,5 +19,7 @@ WHOLE = Images(
     test_crop_ratio=1.0,
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 """Of any size, mean and deviation; these are replaced."""

@@ -2,13 +2,16 @@
 with a class token before them, N + 1."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bigvit.recipe import Fusion
+
+NOTHING: Mapping[int, Tensor] = MappingProxyType({})
 
 
 class TokenMap(NamedTuple):
@@ -40,6 +43,12 @@ class Output(NamedTuple):
     blocks: dict[int, TokenMap]  # of those asked for, by number; not normalised, any type
     distillation: Tensor | None = None  # (B, K): logits of the distillation head, if there is one
     dense: Tensor | None = None  # (B, N, K): logits of the head on patches, if there is one
+    # by group of views (1, 2, ... of the data's `views`; 0 the images themselves): what the model
+    # makes of them before its head (B, V, D), of the groups that an objective asks for
+    views: Mapping[int, Tensor] = NOTHING
+    # the same of the follower (without gradient), behind its copy of what the objective has
+    # followed; float32
+    followed: Mapping[int, Tensor] = NOTHING
 
     def prediction(self, fusion: Fusion | None) -> Tensor:
         """Logits (B, K) by all heads.

@@ -1,13 +1,25 @@
 """What every objective is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from bigvit.data.prepare import Targets
 from bigvit.models.output import Output
 from bigvit.recipe.objective import Ramp
+
+
+class Kept(NamedTuple):
+    """This rank's part of a tensor that an objective keeps."""
+
+    name: str
+    shape: tuple[int, ...]  # of all of it
+    start: int  # the first element, flattened, that is here
+    tensor: Tensor  # on the device; its own type
+    writer: bool  # is this rank the one that saves it
 
 
 class Objective(nn.Module, ABC):
@@ -27,6 +39,29 @@ class Objective(nn.Module, ABC):
             name: that tells it from others of its kind in a task.
         """
         return ()
+
+    seen: tuple[int, ...] = ()  # groups of views that it wants of the model (`Output.views`)
+    asked: tuple[int, ...] = ()  # groups of views that it wants of the follower; 0 too
+    # its submodule that the follower copies, behind the trunk
+    followed: str | None = None
+
+    def meet(self, rank: int, world: int, device: torch.device) -> None:
+        """Make room on the device for this rank's part of what is kept. Once, before `kept`."""
+
+    def kept(self) -> Iterable[Kept]:
+        """Tensors that training changes by no gradient, and that a checkpoint holds: never module
+        buffers, which engines bring to the model's precision and average."""
+        return ()
+
+    def fresh(self, name: str, start: int, stop: int) -> Tensor:
+        """What elements [start, stop) of a flattened kept tensor are at first."""
+        raise NotImplementedError(name)
+
+    def applied(self) -> None:
+        """An update was applied: take over what its forward passes noted. Collective."""
+
+    def forget(self) -> None:
+        """An update was refused or skipped: nothing of its forward passes is left."""
 
     @abstractmethod
     def forward(self, output: Output, targets: Targets, draws: Sequence[Tensor]) -> Tensor:

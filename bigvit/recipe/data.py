@@ -17,6 +17,8 @@ __all__ = [
     "Shift",
     "SimpleRandomCrop",
     "ThreeAugment",
+    "ViewAugment",
+    "Views",
 ]
 
 Repeats = Annotated[int, Bound(1, 1000)]
@@ -26,6 +28,7 @@ Area = Annotated[tuple[float, float], Bound(1e-4, 1.0)]  # of an image of a mega
 Alpha = Annotated[float, Bound(0.0, 1e6)]
 TestImages = Annotated[int | None, Bound(0, 10**11)]
 Group = Annotated[int, Bound(2, 2**20)]
+Level = Literal["own", "cifar100", "kingdom", "phylum", "class", "order", "family", "genus", "map"]
 Deviation = Annotated[float, Bound(0.0, 100.0)]
 
 
@@ -46,6 +49,8 @@ class Digits:
 
     image_size: Side[int]  # pixels; the scans have 8
     augment: Shift | None
+    views: Annotated[int, Bound(0, 64)]  # further views of each image, shifted by themselves
+    level: Literal["digit", "parity"]  # what is told apart; parity: odd or even
     repeats: Repeats  # copies of an image in an epoch (repeated augmentation); 1 for none
     mean: Mean  # a channel's mean, of values in [0, 1]
     std: Std  # a channel's standard deviation, of values in [0, 1]
@@ -56,7 +61,7 @@ class Digits:
 
     @property
     def classes(self) -> int:
-        return 10
+        return 10 if self.level == "digit" else 2
 
     @property
     def channels(self) -> int:
@@ -111,6 +116,35 @@ class RandAugment:
 
 
 @dataclass(frozen=True)
+class ViewAugment:
+    """What a view for self-supervised training goes through: colour jitter, grayscale, Gaussian
+    blur and solarize, each with a probability (BYOL, arXiv:2006.07733, appendix B; DINO,
+    arXiv:2104.14294)."""
+
+    jitter: Share[float]  # probability of colour jitter
+    brightness: Share[float]  # strength of its four parts, in an order drawn for each image
+    contrast: Share[float]
+    saturation: Share[float]
+    hue: Annotated[float, Bound(0.0, 0.5)]
+    grayscale: Share[float]  # probability
+    blur: Share[float]  # probability
+    solarize: Share[float]  # probability
+
+
+@dataclass(frozen=True)
+class Views:
+    """Further views of each image, for objectives that compare views of one: read and decoded once,
+    each cropped and varied by itself, never mixed."""
+
+    count: Annotated[int, Bound(1, 64)]  # of an image
+    image_size: ImageSize  # pixels: the side of a square, or (height, width)
+    crop: RandomResizedCrop | SimpleRandomCrop
+    flip: Share[float]  # probability of a horizontal flip
+    augment: ThreeAugment | RandAugment | ViewAugment | None
+    erasing: Share[float]  # probability of random erasing (arXiv:1708.04896)
+
+
+@dataclass(frozen=True)
 class Mix:
     """Mixup (arXiv:1710.09412) or CutMix (arXiv:1905.04899) within groups of the global batch."""
 
@@ -142,12 +176,16 @@ class Images:
     dataset: str  # name of the data set
     train_images: Annotated[int, Bound(1, 10**11)]  # images of its training split
     test_images: TestImages  # of its testing split; None: as many as there are; 0: it has none
-    classes: Classes[int]  # of its training split
+    classes: Classes[int]  # of its training split, at the level that is told apart
     image_size: ImageSize  # pixels: the side of a square, or (height, width)
     crop: RandomResizedCrop | SimpleRandomCrop
     flip: Share[float]  # probability of a horizontal flip
-    augment: ThreeAugment | RandAugment | None
+    augment: ThreeAugment | RandAugment | ViewAugment | None
     erasing: Share[float]  # probability of random erasing (arXiv:1708.04896)
+    views: tuple[Views, ...]  # further views of each image, in groups; empty: none
+    # at which classes are told apart: the data set's own, CIFAR-100's 20 coarse ones, a level of
+    # iNaturalist's lists, or what the file says that `--classes-map` names
+    level: Level
     repeats: Repeats  # copies of an image in an epoch (repeated augmentation); 1 for none
     mix: Mix | MixToken | None
     mean: Mean  # a channel's mean, of values in [0, 1]

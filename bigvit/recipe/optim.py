@@ -11,11 +11,21 @@ from bigvit.recipe.bounds import (
     Length,
     LengthFrom0,
     PeakLr,
+    Share,
     ShareBelow1,
 )
 from bigvit.recipe.muon import Muon
 
-__all__ = ["SGD", "AdamW", "Cosine", "Lamb", "Optimizer", "Schedule", "WarmupStableDecay"]
+__all__ = [
+    "SGD",
+    "AdamW",
+    "Cosine",
+    "Lamb",
+    "Momentum",
+    "Optimizer",
+    "Schedule",
+    "WarmupStableDecay",
+]
 
 Lr = Annotated[float, Bound(0.0, 1000.0)]
 
@@ -28,6 +38,7 @@ class AdamW:
     betas: ShareBelow1[tuple[float, float]]  # decay of the first and second moment
     eps: Epsilon  # added to the root of the second moment
     weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
+    weight_decay_end: Decay | None  # that it goes to by half a cosine; None: it stays
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,15 @@ class SGD:
 
 
 Optimizer = AdamW | Lamb | Muon | SGD
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Decay of the weights' moving average, which rises by half a cosine (BYOL, arXiv:2006.07733,
+    section 3.2; DINO, arXiv:2104.14294)."""
+
+    first: Share[float]  # at the first update
+    last: Share[float]  # at the end of the training
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ DATA = Images(
     test_crop_ratio=1.0,
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 RECIPE: Recipe = replace(
     digits_vit,

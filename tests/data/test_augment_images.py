@@ -42,6 +42,8 @@ IMAGES = Images(
     test_crop_ratio=1.0,
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 SIDES = [(475, 431), (427, 427), (301, 199), (97, 413), (411, 63), (13, 400), (600, 5), (31, 30)]
 DRAWS = 20_000

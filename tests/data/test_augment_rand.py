@@ -47,6 +47,8 @@ def images(size: int, erase: float, augment: RandAugment | None = None) -> Image
         test_crop_ratio=1.0,
         decode="exact",
         held_out=0.0,
+        views=(),
+        level="own",
     )
 
 

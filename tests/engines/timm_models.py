@@ -71,8 +71,12 @@ def recipe_of(family: str) -> Recipe:
             test_crop_ratio=1.0,
             decode="exact",
             held_out=0.0,
+            views=(),
+            level="own",
         ),
-        optim=AdamW(lr=1e-2, betas=(0.9, 0.999), eps=1e-3, weight_decay=0.05),
+        optim=AdamW(
+            lr=1e-2, betas=(0.9, 0.999), eps=1e-3, weight_decay=0.05, weight_decay_end=None
+        ),
         layer_decay=0.9,
         batch_size=MICRO * RANKS,
     )

@@ -30,7 +30,7 @@ from reference import distance  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-ADAMW = AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+ADAMW = AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1, weight_decay_end=None)
 LAMB = Lamb(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
 DROP = StochasticDepth(rate=0.3, group=4)
 # no kernel has all of 257 tokens in one block

@@ -23,7 +23,7 @@ Batches = Callable[[Recipe, int], Iterator[list[Batch]]]
 
 BETAS, EPS, DECAY = (0.9, 0.999), 1e-8, 0.05
 OPTIMS = [
-    AdamW(lr=4e-3, betas=BETAS, eps=EPS, weight_decay=DECAY),
+    AdamW(lr=4e-3, betas=BETAS, eps=EPS, weight_decay=DECAY, weight_decay_end=None),
     Lamb(lr=4e-3, betas=BETAS, eps=EPS, weight_decay=DECAY),
 ]
 

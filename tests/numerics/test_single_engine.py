@@ -29,7 +29,7 @@ ROUNDING = 1e-6
 PREPARE = Prepare(digits_vit)
 ALONE = Ranks(0, 1, torch.device("cpu"), None)
 LAMB = Lamb(lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
-ADAMW = AdamW(lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
+ADAMW = AdamW(lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05, weight_decay_end=None)
 
 
 def unchanged(task: Task) -> None:

@@ -259,6 +259,8 @@ DATA = Images(
     test_crop_ratio=0.9,
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 
 

@@ -48,6 +48,8 @@ IMAGES = Images(
     test_crop_ratio=1.0,
     decode="exact",
     held_out=0.0,
+    views=(),
+    level="own",
 )
 SIZE = (475, 431)
 

@@ -128,7 +128,7 @@ def test_more_ranks_ask_for_no_more_and_float32_for_no_less(engine: str, shardin
     assert all(later.kept <= 1.001 * one.kept for one, later in zip(found, found[1:], strict=False))
     wide = held(sharding, 8, replace(H, precision="fp32", gradient_precision="fp32"), engine)
     assert wide.backward >= found[1].backward
-    plain = held(sharding, 8, replace(H, optim=AdamW(1e-3, (0.9, 0.999), 1e-8, 0.05)), engine)
+    plain = held(sharding, 8, replace(H, optim=AdamW(1e-3, (0.9, 0.999), 1e-8, 0.05, None)), engine)
     assert plain.kept == found[1].kept
 
 
