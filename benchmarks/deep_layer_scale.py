@@ -100,6 +100,7 @@ RECIPE = Recipe(
     precision="fp32",
     gradient_precision="fp32",
     ema=None,
+    ema_end=None,
     seed=0,
 )
 

@@ -153,6 +153,7 @@ def recipe_of(data: Data, model: Model, seed: int, updates: int, lr: float = LR)
         precision="fp32",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=seed,
     )
 

@@ -99,6 +99,7 @@ def pretrain(source: str, model: CaiT, *, epochs: int, test_crop_ratio: float) -
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 
@@ -128,6 +129,7 @@ def finetune(
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 
@@ -298,5 +300,6 @@ cait_b12_deit3_in1k_224 = Recipe(
     precision="bf16",
     gradient_precision="fp32",
     ema=None,
+    ema_end=None,
     seed=0,
 )

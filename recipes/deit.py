@@ -141,6 +141,7 @@ def pretrain(size: str, method: str, epochs: int = 300, source: str = TABLE_3_9)
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 
@@ -176,6 +177,7 @@ def finetune(
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 

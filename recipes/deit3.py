@@ -59,16 +59,14 @@ RESIZED_CROP = RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interp
 SIMPLE_CROP = SimpleRandomCrop(padding=4, interpolation="bicubic")  # section 6.2.2
 BINARY = BinaryCrossEntropy(weight=1.0, threshold=0.0, smoothing=0.0, class_weights=None)
 THREE_AUGMENT = ThreeAugment(color_jitter=0.3)  # table 6.1
-RAND_AUGMENT = RandAugment(  # rand-m9-mstd0.5-inc1
-    operations=2, magnitude=9.0, magnitude_std=0.5, increasing=True
-)
+# rand-m9-mstd0.5-inc1
+RAND_AUGMENT = RandAugment(operations=2, magnitude=9.0, magnitude_std=0.5, increasing=True)
 MIXUP_CUTMIX = Mix(mixup=0.8, cutmix=1.0, switch=0.5, group=8)  # table 6.1; the group is ours
 CUTMIX = Mix(mixup=0.0, cutmix=1.0, switch=0.5, group=8)  # table 6.1; the group is ours
 
 
 def model(size: str, drop_path: float, num_classes: int) -> Model:
     """A model of section 6.3.2.3 or table 6.14."""
-    layer_scale = 1e-4  # section 6.2.1
     stochastic_depth = StochasticDepth(rate=drop_path, group=8)  # uniform; the group is ours
     if size == "h26x2_14":
         return ParallelViT(
@@ -78,14 +76,14 @@ def model(size: str, drop_path: float, num_classes: int) -> Model:
             branches_per_block=2,
             num_heads=16,
             mlp_ratio=4.0,
-            layer_scale=layer_scale,
+            layer_scale=1e-4,  # section 6.2.1
             drop_path=stochastic_depth,
             in_chans=3,
             num_classes=num_classes,
         )
     return vit(
         size,
-        layer_scale=layer_scale,
+        layer_scale=1e-4,
         drop_path=stochastic_depth,
         num_classes=num_classes,
         in_chans=3,
@@ -128,18 +126,14 @@ def pretrain_1k(
     source: str, size: str, image_size: int, epochs: int, *, lr: float, drop_path: float
 ) -> Recipe:
     """From scratch on ImageNet-1k: table 6.1; betas, eps, first and last lr: repository."""
+    decay = 0.02 if epochs <= 400 else 0.05  # section 6.4
     return Recipe(
         source=source,
         model=model(size, drop_path, num_classes=1000),
         data=images("ImageNet-1k", image_size, RESIZED_CROP, THREE_AUGMENT, 3, MIXUP_CUTMIX),
         objectives=(BINARY,),
         teacher=None,
-        optim=Lamb(
-            lr=lr,
-            betas=(0.9, 0.999),
-            eps=1e-8,
-            weight_decay=0.02 if epochs <= 400 else 0.05,  # section 6.4
-        ),
+        optim=Lamb(lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay),
         clip_norm=1.0,
         schedule=Cosine(epochs=epochs, warmup_epochs=5, warmup_lr=1e-6, min_lr=1e-5),
         trainable="all",
@@ -150,6 +144,7 @@ def pretrain_1k(
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 
@@ -177,6 +172,7 @@ def finetune_1k(
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 
@@ -202,6 +198,7 @@ def pretrain_21k(
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 
@@ -228,6 +225,7 @@ def finetune_21k(
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 

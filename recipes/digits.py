@@ -42,5 +42,6 @@ digits_vit = Recipe(
     precision="fp32",
     gradient_precision="fp32",
     ema=None,
+    ema_end=None,
     seed=0,
 )

@@ -194,6 +194,7 @@ def baseline(source: str, name: str, dataset: str, epochs: int, finetuned: bool)
         precision="fp32",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 

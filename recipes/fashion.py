@@ -71,6 +71,7 @@ fashion_deit = Recipe(
     precision="fp32",
     gradient_precision="fp32",
     ema=None,
+    ema_end=None,
     seed=0,
 )
 

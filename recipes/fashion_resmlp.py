@@ -68,6 +68,7 @@ fashion_resmlp = Recipe(
     precision="fp32",
     gradient_precision="fp32",
     ema=None,
+    ema_end=None,
     seed=0,
 )
 fashion_resmlp_class_mlp = replace(

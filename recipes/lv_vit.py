@@ -98,6 +98,7 @@ def pretrain(size: str) -> Recipe:
         precision="bf16",
         gradient_precision="fp32",
         ema=0.99992,
+        ema_end=None,
         seed=0,
     )
 

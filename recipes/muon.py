@@ -91,6 +91,7 @@ muon_photos_vit_64 = Recipe(  # all else is photos_vit_64's
     precision="fp32",
     gradient_precision="fp32",
     ema=None,
+    ema_end=None,
     seed=0,
 )
 
@@ -144,5 +145,6 @@ muon_vit_b16_in1k_224 = Recipe(
     precision="bf16",
     gradient_precision="fp32",
     ema=0.9999,
+    ema_end=None,
     seed=0,
 )

@@ -76,6 +76,7 @@ def trained(architecture: str, drop_path: float, sizes: TimmSizes) -> Recipe:
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 

@@ -101,6 +101,7 @@ def pretrain(source: str, model: PatchConvNet) -> Recipe:
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 

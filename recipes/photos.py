@@ -76,6 +76,7 @@ photos_vit_64 = Recipe(
     precision="fp32",
     gradient_precision="fp32",
     ema=None,
+    ema_end=None,
     seed=0,
 )
 

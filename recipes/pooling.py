@@ -67,6 +67,7 @@ def of_photographs(model: Model) -> Recipe:
         precision="fp32",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 

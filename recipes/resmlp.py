@@ -112,6 +112,7 @@ def pretrain(model: ResMLP, source: str = TABLE_4_1) -> Recipe:
         precision="bf16",
         gradient_precision="fp32",
         ema=None,
+        ema_end=None,
         seed=0,
     )
 

@@ -11,7 +11,6 @@ from bigvit.recipe.bounds import (
     Length,
     LengthFrom0,
     PeakLr,
-    Share,
     ShareBelow1,
 )
 from bigvit.recipe.muon import Muon
@@ -21,7 +20,6 @@ __all__ = [
     "AdamW",
     "Cosine",
     "Lamb",
-    "Momentum",
     "Optimizer",
     "Schedule",
     "WarmupStableDecay",
@@ -64,15 +62,6 @@ class SGD:
 
 
 Optimizer = AdamW | Lamb | Muon | SGD
-
-
-@dataclass(frozen=True)
-class Momentum:
-    """Decay of the weights' moving average, which rises by half a cosine (BYOL, arXiv:2006.07733,
-    section 3.2; DINO, arXiv:2104.14294)."""
-
-    first: Share[float]  # at the first update
-    last: Share[float]  # at the end of the training
 
 
 @dataclass(frozen=True)

@@ -56,16 +56,17 @@ def parse(args: Sequence[str], program: str = "train.py") -> Command:
 
 def _absent(recipe: Recipe) -> str:
     """Parts that a recipe leaves out, which tyro gives no options to."""
-    listed = ", ".join(f"{path} (default: None)" for path in _parts_left_out(recipe, ""))
+    listed = ", ".join(f"{path} (default: {value})" for path, value in _parts_left_out(recipe, ""))
     return f" Left out here: {listed}; a recipe file of your own can add it." if listed else ""
 
 
-def _parts_left_out(value: object, path: str) -> Iterator[str]:
-    """Fields that may hold a dataclass, and hold none."""
+def _parts_left_out(value: object, path: str) -> Iterator[tuple[str, object]]:
+    """Fields that may hold dataclasses, and hold none, with what they hold."""
     for name, kind in get_type_hints(type(value)).items():
         item, below = getattr(value, name), f"{path}{name}"
-        if item is None and any(is_dataclass(member) for member in get_args(kind)):
-            yield below
+        # tuples of dataclasses, too
+        if not item and any(is_dataclass(member) for member in get_args(kind)):
+            yield below, item
         elif is_dataclass(item):
             yield from _parts_left_out(item, f"{below}.")
         elif isinstance(value, Recipe) and name == "objectives":

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from bigvit.recipe.bounds import Batch, Bound
+from bigvit.recipe.bounds import Batch, Bound, Share
 from bigvit.recipe.data import Data
 from bigvit.recipe.models import Model
 from bigvit.recipe.objective import Objective, ReLabel, TokenLabeling
-from bigvit.recipe.optim import Momentum, Optimizer, Schedule
+from bigvit.recipe.optim import Optimizer, Schedule
 from bigvit.recipe.teacher import Teacher
 
 __all__ = ["Recipe"]
@@ -34,8 +34,9 @@ class Recipe:
     batch_size: Batch[int]  # global: over all ranks and accumulation steps
     precision: Literal["fp32", "bf16", "fp16"]  # of forward, backward; weights, moments stay fp32
     gradient_precision: Literal["fp32", "bf16", "fp16"]  # of its sums over micro-batches and ranks
-    # decay of the weights' moving average an update; None: no average is kept
-    ema: Momentum | Ema
+    ema: Ema  # decay of the weights' moving average an update; None: no average is kept
+    # that it rises to by half a cosine (BYOL, arXiv:2006.07733, section 3.2); None: it stays
+    ema_end: Share[float | None]
     seed: Annotated[int, Bound(0, 2**63 - 1)]  # of every random choice
 
     @property

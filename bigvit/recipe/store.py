@@ -32,6 +32,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "resampling": "antialiased",
         "gradient_precision": _model_precision,
         "teacher": None,
+        "ema_end": None,
     },
     "ViT": {"dense_head": False, "pooling": {KIND: "ClassToken", "layer": 0}},
     "Swin": {"pooling": {KIND: "AveragePooling"}},

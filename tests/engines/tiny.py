@@ -68,6 +68,7 @@ adamw = Recipe(
     precision="fp32",
     gradient_precision="fp32",
     ema=None,
+    ema_end=None,
     seed=1,
 )
 # in groups that 2, 3 and 4 ranks can cut its batches into, with an average of the weights

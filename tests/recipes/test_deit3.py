@@ -181,6 +181,9 @@ EVERYWHERE = {
     "precision": "bf16",
     "gradient_precision": "fp32",
     "ema": None,
+    "ema_end": None,
+    "data.views": (),
+    "data.level": "own",
     "teacher": None,
     "seed": 0,
 }
@@ -227,6 +230,7 @@ PROCEDURES: dict[str, dict[str, Any]] = {
         "objectives.0.smoothing": 0.1,
         "optim.lr": 1e-5,
         "optim.weight_decay": 0.1,
+        "optim.weight_decay_end": None,
         "clip_norm": None,
         "schedule.epochs": 20,
         "batch_size": 512,
