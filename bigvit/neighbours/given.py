@@ -8,12 +8,12 @@ from bigvit.checkpoint.asked import Model
 from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.of_timm import TIMM
 from bigvit.checkpoint.run import class_names, find_checkpoint, run_of
+from bigvit.data.levels import Level, own_level, read_level
 from bigvit.data.sources import Source, Split, matched, open_source
 from bigvit.data.workers import workers_for
 from bigvit.labelling.predict import asked
 from bigvit.labelling.whole import WHOLE
 from bigvit.neighbours.embeddings import FOLDER, Embedded, embedded
-from bigvit.neighbours.levels import Level, own_level, read_level
 from bigvit.ranks.joining import alone
 from bigvit.recipe.store import recipe_from_json
 
