@@ -34,7 +34,7 @@ class Question:
     data_root: str | None
     folder: str  # the run folder, which need not exist
     mark: str | None  # a file that the asking host made where the run folder is, or is to be
-    classes_map: str | None  # a file, with a recipe whose data.level is map
+    classes_map: str | None = None  # a file, with a recipe whose data.level is map
 
 
 @dataclass(frozen=True)
