@@ -24,7 +24,7 @@ def test_the_examples_of_the_page_run_in_their_order(tmp_path, monkeypatch, caps
     names: dict[str, object] = {}
     for i, example in enumerate(EXAMPLES):
         exec(compile(example, f"{PAGE.name}, example {i}", "exec"), names)
-    assert len(EXAMPLES) == 5 and "class 3 is called 3" in capsys.readouterr().out
+    assert len(EXAMPLES) == 6 and "class 3 is called 3" in capsys.readouterr().out
 
 
 def test_importing_it_is_light_and_says_all_that_is_public():
@@ -56,7 +56,7 @@ def test_test_images_come_once_in_batches_that_need_not_divide():
     recipe = bigvit.load_recipe("digits_vit")
     loader = bigvit.build_loader(recipe, split="test", batch_size=64, workers=0)
     sizes = [len(inputs.images) for inputs in loader]
-    assert sizes == [64, 64, 64, 64, 44] and len(loader) == 5
+    assert sizes == [64, 64, 64, 64, 44] and len(loader) == 6
     assert loader.classes == [str(digit) for digit in range(10)]
 
 
