@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bigvit.data.epoch import Loader
     from bigvit.models import Backbone
     from bigvit.objectives.localization_loss import LocalizationLoss
@@ -144,6 +146,27 @@ class TrainedModel(NamedTuple):
     model: "Backbone"  # in evaluation mode, in float32
     recipe: "Recipe"
     classes: list[str] | None  # their names, where the run folder says them
+
+    def features(self, images: Any, blocks: "Sequence[int] | None" = None) -> list[Any]:
+        """What blocks make of images as maps, for segmentation, detection and the like: of each a
+        map (B, D, h, w), not normalised.
+
+        Args:
+            images: (B, C, H, W), normalised as the recipe's, of the model's size.
+            blocks: counted from 0; left out: the last of each stage; of a model without stages
+                four, evenly spread.
+
+        Raises:
+            ValueError: images of another size, or there is no such block.
+        """
+        from bigvit.recipe import sides
+
+        if (size := sides(self.recipe.data.image_size)) != (given := tuple(images.shape[-2:])):
+            raise ValueError(
+                f"images of {given[0]} x {given[1]} pixels: the model is for {size[0]} x "
+                f"{size[1]}; load it for them: load_trained(..., image_size={given})"
+            )
+        return self.model.maps(images, blocks)
 
 
 def load_trained(

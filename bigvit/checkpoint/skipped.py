@@ -75,7 +75,7 @@ def read_skipped(run: Path) -> Skipped:
     """
     file = run / NAME
     try:
-        found = build(Skipped, read_json(file), "it")
+        found = build(Skipped, read_json(file), NAME)
         spans = [*found.given, *(span for each in found.rollbacks for span in each.skipped)]
         for first, last in spans:
             if not 1 <= first <= last <= MOST_UPDATES or last - first >= MOST:

@@ -173,5 +173,8 @@ def _predict(options: argparse.Namespace) -> None:
     else:
         with options.out.open("w", newline="") as file:
             bad = write(said, top, options.csv, file)
+    if len(bad) == len(source):
+        raise ValueError(f"none of the {len(bad):,} images can be read ({bad[0]}, ...)")
     if bad:
-        print(f"warning: {len(bad)} images cannot be read: {bad[0]}, ...", file=sys.stderr)
+        images = "image cannot be read: " if len(bad) == 1 else "images cannot be read, first "
+        print(f"warning: {len(bad):,} {images}{bad[0]}", file=sys.stderr)

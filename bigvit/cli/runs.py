@@ -1,6 +1,7 @@
 """Commands about a run: what it does, and what its checkpoints are worth."""
 
 import argparse
+import contextlib
 import os
 import time
 from datetime import timedelta
@@ -28,12 +29,19 @@ def _stop(options: argparse.Namespace) -> None:
 
 
 def _checkpoints(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.best import metric_of
     from bigvit.checkpoint.manifest import batch_of, damage
-    from bigvit.checkpoint.run import checkpoints_of
+    from bigvit.checkpoint.run import best_checkpoint, checkpoints_of, run_named
 
+    if (run := run_named(options.path)) is not None:
+        raise ValueError(f"{options.path}: it names one checkpoint; list all by {run}")
     if not (options.path / "recipe.json").is_file():
         raise ValueError(f"{options.path} is not a run folder")
     rows: list[tuple[str, ...]] = []
+    metric, best = metric_of(options.path), None
+    if metric is not None:
+        with contextlib.suppress(ValueError):  # of no evaluation yet
+            best = best_checkpoint(options.path)
     for path in checkpoints_of(options.path):
         try:
             size = sum(file.stat().st_size for file in path.iterdir())
@@ -43,6 +51,7 @@ def _checkpoints(options: argparse.Namespace) -> None:
         if (reason := damage(path)) and not os.path.lexists(path):
             continue
         whole = f"NO: {reason}" if reason else "yes"
+        whole += f", the best by {metric}" if path == best else ""
         rows.append((str(batch_of(path)), f"{size / 1e6:,.1f} MB", str(age), whole))
     print_table(("update", "size", "age", "whole"), rows)
 

@@ -28,10 +28,12 @@ def add(add: Add) -> None:
 
 
 def _status(options: argparse.Namespace) -> None:
+    from bigvit.checkpoint.run import run_named
     from bigvit.training.status import any_goes_on, standing
 
+    paths = [run_named(path) or path for path in options.path]  # RUN@best is of RUN
     while True:
-        found = [standing(path) for path in options.path]
+        found = [standing(path) for path in paths]
         if options.watch and sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # top left, and nothing below
         _print(options, found)
@@ -54,6 +56,8 @@ def _print(options: argparse.Namespace, found: list) -> None:
         for each in found:
             if each.skipped:
                 print(f"{each.run}: {each.skipped}")
+            if each.asked_to_stop:
+                print(f"{each.run}: it was asked to stop, and has not yet")
     elif sys.stdout.isatty():
         import textwrap
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -105,6 +106,36 @@ class Backbone(nn.Module, ABC):
         class token's, as in timm; one a class)."""
         pooled = self.pool(self.features(images, self.walk(None, ())))
         return torch.stack([v if v.ndim == 2 else v.mean(dim=1) for v in pooled]).mean(dim=0)
+
+    def maps(self, images: Tensor, blocks: Sequence[int] | None = None) -> list[Tensor]:
+        """Features as maps, for segmentation, detection and the like: what blocks leave on the
+        residual stream, not normalised, nothing dropped.
+
+        Args:
+            images: (B, C, H, W), normalised.
+            blocks: counted from 0; left out: the last of each stage, whose strides double; of a
+                model without stages four, evenly spread, all of one stride.
+
+        Returns:
+            A map (B, D, h, w) of each block, in the order of `blocks`, in the stream's type.
+
+        Raises:
+            ValueError: there is no such block.
+        """
+        asked = self.last_blocks() if blocks is None else list(blocks)
+        depth = self.config.depth
+        if strange := [block for block in asked if not 0 <= block < depth]:
+            raise ValueError(f"blocks: {strange} are not of this model; it has 0 to {depth - 1}")
+        found = self.features(images, self.walk(None, set(asked))).blocks
+        each = [found[block] for block in asked]
+        return [tokens.transpose(1, 2).unflatten(2, grid) for tokens, grid in each]
+
+    def last_blocks(self) -> list[int]:
+        """The last block of each stage; of a model without stages four blocks, evenly spread."""
+        depth = self.config.depth
+        if (depths := getattr(self.config, "depths", None)) is not None:
+            return [end - 1 for end in accumulate(depths)]
+        return sorted({max(1, round(depth * quarter / 4)) - 1 for quarter in range(1, 5)})
 
     def classify(self, pooled: Tensor) -> Tensor:
         """(B, D) -> logits (B, K)."""

@@ -9,7 +9,7 @@ Shapes: B images, K classes.
 import copy
 import fnmatch
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -93,6 +93,25 @@ class TimmModel(Backbone):
     def features(self, images: Tensor, walk: Walk) -> Features:
         """Not asked for: timm's models have no such thing in common."""
         raise NotImplementedError
+
+    def maps(self, images: Tensor, blocks: Sequence[int] | None = None) -> list[Tensor]:
+        """As a `Backbone`'s, by timm's `forward_intermediates`, which counts blocks as it does;
+        left out: all that it gives.
+
+        Raises:
+            ValueError: timm's model has none, or not such blocks.
+        """
+        for path in self.paths.values():
+            path.give([], len(images))
+        for dropout in self.dropouts:
+            dropout.keys = None
+        if not hasattr(self.net, "forward_intermediates"):
+            raise ValueError(f"timm's {self.config.summary} gives no features of its blocks")
+        asked = None if blocks is None else list(blocks)
+        try:
+            return self.net.forward_intermediates(images, indices=asked, intermediates_only=True)
+        except AssertionError as error:
+            raise ValueError(f"blocks: {asked} are not of this model ({error})") from None
 
     def train(self, mode: bool = True) -> "TimmModel":
         self.net.train(mode)

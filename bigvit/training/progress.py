@@ -31,7 +31,12 @@ class Place(NamedTuple):
     """How far a run has come."""
 
     batch: int  # global batches consumed
-    update: int  # updates applied: fewer where fp16 skipped some
+    update: int  # updates applied: fewer where fp16, or a rollback, skipped some
+
+    @property
+    def counted(self) -> str:
+        """What its number of batches counts."""
+        return "update" if self.batch == self.update else "batch"
 
 
 class Progress:
@@ -104,12 +109,14 @@ class Progress:
 
     def skipped(self, place: Place) -> None:
         """A batch was left out."""
+        self.place = place
         self.since += 1
         if self.folder is not None and self.bar is not None:
             self.bar.update(place.batch - self.bar.n)
 
     def _begin(self, place: Place) -> None:
         """Start to measure anew, after what was not training."""
+        self.place = place
         self.began, self.since, self.waited = time.perf_counter(), place.batch, 0.0
         self.images, self.core_seconds = 0, 0.0
         if self.teacher is not None:
@@ -128,6 +135,7 @@ class Progress:
 
     def updated(self, place: Place, lr: float, info: StepInfo, log: bool) -> None:
         """A batch was consumed."""
+        self.place = place
         if self.folder is None:
             return
         self.folder.update = place.update
@@ -175,7 +183,7 @@ class Progress:
             self.bar.set_postfix_str(shown)
         else:
             left = timedelta(seconds=round((recipe.updates - place.batch) / rate))
-            self.say(f"update {place.batch}/{recipe.updates}  {shown}  {left} left")
+            self.say(f"{place.counted} {place.batch}/{recipe.updates}  {shown}  {left} left")
 
     def _write(self, folder: RunFolder, kind: str, place: Place, measured: dict[str, Any]) -> None:
         """A line of metrics.jsonl, and the same for TensorBoard."""
@@ -235,7 +243,7 @@ class Progress:
 
     def saved(self, batch: int) -> None:
         """The checkpoint after this many batches is whole."""
-        self.say(f"saved update {batch}")
+        self.say(f"saved {self.place.counted} {batch}")
 
     def traced(self, path: Path, write: Callable[[str], object]) -> None:
         """Updates were traced by torch's profiler, which writes a file."""

@@ -251,7 +251,7 @@ def status_of(path: Path) -> dict[str, Any]:
         for key, kinds in STATUS.items():
             if key in status and type(status[key]) not in kinds:
                 raise ValueError(f"{key} is {status[key]!r}")
-        if status["state"] in GOING_ON and not _is_locked(lock):
+        if status["state"] in GOING_ON and not (lock.is_file() and _is_locked(lock)):
             status["state"] = "killed"
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"

@@ -34,6 +34,7 @@ class Standing:
     metric: str  # by which the best is meant
     best: Scored | None
     skipped: str  # in words; nothing where no batch was
+    asked_to_stop: bool  # by `bigvit stop`, which no job has honoured yet
 
     @property
     def goes_on(self) -> bool:
@@ -96,6 +97,7 @@ def standing(path: Path) -> Standing:
         metric=metric,
         best=ranked(scored, metric)[0] if scored else None,
         skipped=skipped,
+        asked_to_stop=(path / "stop").is_file(),
     )
 
 
@@ -179,7 +181,9 @@ def paragraph(found: Standing) -> list[str]:
     if status.get("exit_code"):
         first += f", exit code {status['exit_code']}"
     lines = [first + (f": {status['reason']}" if status.get("reason") else "")]
-    done = f"update {found.batch:,}" + ("" if of is None else f" of {of:,}")
+    done = f"{'batch' if found.skipped else 'update'} {found.batch:,}" + (
+        "" if of is None else f" of {of:,}"
+    )
     if found.share is not None and found.epoch is not None:
         done += f", epoch {found.epoch:.4g} of {found.epochs} ({100 * found.share:.0f} %)"
     lines.append(done)
@@ -196,6 +200,8 @@ def paragraph(found: Standing) -> list[str]:
         lines.append(f"test: {named}{also}" + (f" (update {best.batch:,})" if best else ""))
     if found.skipped:
         lines.append(found.skipped)
+    if found.asked_to_stop:
+        lines.append("it was asked to stop (bigvit stop), and has not yet")
     where = f", process {status['process']} on {status['host']}" if status.get("host") else ""
     if status.get("time"):
         lines.append(f"said at {status['time']}{where}")

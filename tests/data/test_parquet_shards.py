@@ -146,8 +146,9 @@ def test_shards_whose_classes_are_not_known_to_be_the_same_are_refused(
 def test_a_label_that_is_no_class_is_named_with_its_row(tmp_path: Path, value: int | None) -> None:
     write_shard(tmp_path / "train-0.parquet", photos(0), SEEN, NAMES)
     write_shard(tmp_path / "train-1.parquet", photos(8), [*SEEN[:5], value, *SEEN[6:]], NAMES)
-    said = f"row 5 of .*train-1.parquet.* is of class {'null' if value is None else value}, not"
-    with pytest.raises(ValueError, match=f"--data-root {tmp_path}: {said} of 0 to 2"):
+    what = "has no class" if value is None else f"is of class {value}, not of 0 to 2"
+    said = f"row 5 of .*train-1.parquet.* {what}"
+    with pytest.raises(ValueError, match=f"--data-root {tmp_path}: {said}"):
         open_source(data_of(16), "train", tmp_path)
     assert not (tmp_path / "cache").exists(), "before anything is converted"
 
@@ -263,5 +264,5 @@ def test_classes_that_are_integers_or_text(
 def test_text_without_a_class_is_refused(tmp_path: Path) -> None:
     plain(tmp_path / "root" / "train.parquet", photos(0, 3), ["a", None, "b"], "label", True)
     plain(tmp_path / "root" / "test.parquet", photos(0, 2), ["a", "b"], "label", True)
-    with pytest.raises(ValueError, match="row 1 of .*train.parquet.* is of class null"):
+    with pytest.raises(ValueError, match="row 1 of .*train.parquet.* has no class"):
         check_data(data_of(3, 2), Run(data_root=tmp_path / "root"))

@@ -73,14 +73,16 @@ def test_files_in_csv_and_what_cannot_be_read(root: Path, tmp_path: Path, capsys
     out = tmp_path / "said.csv"
     words = ["predict", root / "run", bad, good, "--top", 1, "--csv", "--out", out]
     assert main([*map(str, words), "--workers", "0"]) == 0
-    assert "warning: 1 images cannot be read" in capsys.readouterr().err
+    assert "warning: 1 image cannot be read: " in capsys.readouterr().err
     rows = list(csv.reader(io.StringIO(out.read_text())))
     assert rows[0] == ["image", "class1", "probability1", "error"]
     assert rows[1] == [str(bad), "", "", "cannot be read"] and rows[2][3] == ""
     assert rows[2][0] == str(good) and len(rows) == 3
+    assert main(["predict", str(root / "run"), str(bad), "--workers", "0"]) == 2
+    said = capsys.readouterr()
+    assert f"none of the 1 images can be read ({bad}, ...)" in said.err
+    assert json.loads(said.out)["error"] == "cannot be read"
     assert rows[2][1] in ("china", "flower") and 0.5 <= float(rows[2][2]) <= 1
-    said = lines(capsys, root / "run", bad)
-    assert said == [{"image": str(bad), "error": "cannot be read"}]
 
 
 @pytest.mark.parametrize(

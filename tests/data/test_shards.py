@@ -295,6 +295,11 @@ def test_every_cut_and_every_damaged_header_byte_is_told(tmp_path: Path) -> None
             continue
         assert list(source.targets) == [1] * len(source), end
         assert source.name(0) == "train/0.tar/a.jpg"
+    path.unlink()
+    write_shard(path, [("b.jpg", JPEG), ("b.cls", b"1")])
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(ValueError, match=r"it is cut off: .*b\.jpg.* would end .*; get it again"):
+        opened(tmp_path)
     for byte in set(range(512)) - {155}:  # a flip of any but the space behind the sum is noticed
         path.write_bytes(whole[: B + byte] + bytes([whole[B + byte] ^ 1]) + whole[B + byte + 1 :])
         with path.open("rb", buffering=0) as file, pytest.raises(ValueError, match=f"{B:,}"):

@@ -24,7 +24,7 @@ def test_the_examples_of_the_page_run_in_their_order(tmp_path, monkeypatch, caps
     names: dict[str, object] = {}
     for i, example in enumerate(EXAMPLES):
         exec(compile(example, f"{PAGE.name}, example {i}", "exec"), names)
-    assert len(EXAMPLES) == 5 and "class 3 is called 3" in capsys.readouterr().out
+    assert len(EXAMPLES) == 6 and "class 3 is called 3" in capsys.readouterr().out
 
 
 def test_importing_it_is_light_and_says_all_that_is_public():

@@ -21,7 +21,7 @@ from bigvit.recipe import Run
 from bigvit.recipes.digits import digits_vit
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.spoken import beginning, ending, taken_from
-from bigvit.training.status import standing
+from bigvit.training.status import paragraph, standing
 
 EPOCH = digits_vit.updates_per_epoch
 
@@ -53,7 +53,9 @@ def test_the_first_of_the_best_is_the_best() -> None:
     assert since_best([], "top1") == 0
 
 
-def test_a_best_checkpoint_is_kept_and_can_be_named(tmp_path: Path) -> None:
+def test_a_best_checkpoint_is_kept_and_can_be_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     trained(run, [20.0, 60.0, 50.0, 55.0, 40.0], keep_best="top1")
     assert scores(run, "top1")[1] == (2 * EPOCH, 60.0)
@@ -65,6 +67,13 @@ def test_a_best_checkpoint_is_kept_and_can_be_named(tmp_path: Path) -> None:
     assert kept == [best.name, f"step_{5 * EPOCH:08d}"]
     named = tmp_path / "run@best"
     assert find_checkpoints(named).whole == (best,)
+    assert main(["checkpoints", str(run)]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.endswith("yes, the best by top1") for row in rows] == [False, True, False]
+    assert main(["status", str(named)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[0] == "done"
+    assert main(["checkpoints", str(named)]) == 2
+    assert f"it names one checkpoint; list all by {run}" in capsys.readouterr().err
     # where it is not whole, the best of those that are
     (best / "manifest.json").write_text("{")
     assert find_checkpoints(named).whole == (run / "checkpoints" / f"step_{5 * EPOCH:08d}",)
@@ -98,6 +107,13 @@ def test_a_run_says_how_far_it_has_come(tmp_path: Path, capsys: pytest.CaptureFi
         "metric": "top1",
     }
     assert both[0]["skipped"] == "never trained on batches 7-8"
+    assert not both[0]["asked_to_stop"]
+    (run / "stop").touch()  # as `bigvit stop` does
+    assert (
+        paragraph(standing(run))[-2].strip()
+        == "it was asked to stop (bigvit stop), and has not yet"
+    )
+    assert f"batch {3 * EPOCH:,} of" in paragraph(standing(run))[1]
 
 
 def test_several_runs_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

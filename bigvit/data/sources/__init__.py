@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bigvit.data.levels import Level, cifar100_level, coarser_level, own_level, read_level
-from bigvit.data.sources import arrays, folders, hugging_face, inaturalist, shards
+from bigvit.data.sources import arrays, folders, hugging_face, inaturalist, listed, shards
 from bigvit.data.sources.digits import DigitsSource
 from bigvit.data.sources.part import PartSource, parted
 from bigvit.data.sources.source import NAMES, Source, Split
@@ -37,6 +37,9 @@ FORMS = """the forms that are read:
   ROOT/*train*.tar and ROOT/*val*.tar, or ROOT/train/*.tar and ROOT/val/*.tar: webdataset's shards
     of KEY.jpg and KEY.cls (or KEY.json)
   cifar-10-batches-bin or cifar-100-binary, CIFAR's binary version
+  Flowers-102 (jpg/, imagelabels.mat, setid.mat), Stanford Cars (cars_train/, cars_test/, devkit/),
+  Food-101 (images/, meta/), Oxford-IIIT Pets (images/, annotations/), SVHN (train_32x32.mat), and a
+    domain of DomainNet (clipart/, with clipart_train.txt and clipart_test.txt beside it)
   train-images-idx3-ubyte[.gz] and the other IDX files of MNIST and Fashion-MNIST
   hf:NAME, a data set on the Hugging Face hub"""
 
@@ -215,6 +218,10 @@ def _open_folder(root: Path, split: Split) -> Source:
         return hugging_face.open_saved(root, split)
     if found := hugging_face.find_parquet(root):
         return hugging_face.open_parquet(root, found, split)
+    if form := listed.find_listed(root):
+        return listed.open_listed(root, form, split)
+    if arrays.find_svhn(root):
+        return arrays.open_svhn(root, split)
     if folder := arrays.find_cifar(root):
         return arrays.open_cifar(folder, split)
     if arrays.find_idx(root):

@@ -1,5 +1,5 @@
-"""Data sets that are arrays of pixels in few files: CIFAR-10 and -100 in their binary form, and
-IDX files (MNIST, Fashion-MNIST). No pickle is read."""
+"""Data sets that are arrays of pixels in few files: CIFAR-10 and -100 in their binary form, SVHN's
+cropped digits, and IDX files (MNIST, Fashion-MNIST). No pickle is read."""
 
 import gzip
 from collections.abc import Iterator
@@ -99,6 +99,45 @@ def open_cifar(folder: Path, split: Split) -> ArraySource:
         )
     images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return ArraySource(split, np.ascontiguousarray(images), targets, names)
+
+
+def find_svhn(root: Path) -> bool:
+    """Whether SVHN's cropped digits of a split are there."""
+    return any((root / f"{split}_32x32.mat").is_file() for split in ("train", "test"))
+
+
+def open_svhn(root: Path, split: Split) -> ArraySource:
+    """SVHN's cropped digits (73,257 to train, without the extra ones), MATLAB's file as it is given
+    out; its class 10 is the digit 0.
+
+    Raises:
+        ValueError: the file is missing or damaged.
+    """
+    from scipy.io import loadmat
+
+    file = root / f"{split}_32x32.mat"
+    if not file.is_file():
+        raise ValueError(f"{file} is missing")
+    try:
+        content = loadmat(file, variable_names=("X", "y"))
+        images, numbers = content["X"].transpose(3, 0, 1, 2), content["y"].reshape(-1)
+    except Exception as error:  # of a damaged file scipy raises whatever it meets
+        raise ValueError(
+            f"{file} is damaged ({type(error).__name__}: {error}); get it again"
+        ) from None
+    fine = images.dtype == np.uint8 and images.shape[1:] == (32, 32, 3)
+    if not fine or len(images) != len(numbers) or not len(images):
+        raise ValueError(
+            f"{file} has images {images.shape} of {images.dtype} and {len(numbers):,} classes, not "
+            "(N, 32, 32, 3) of uint8 and N; get it again"
+        )
+    if (strange := (numbers < 1) | (numbers > 10)).any():
+        row = int(strange.argmax())
+        raise ValueError(
+            f"image {row:,} of {file}, counted from 0, is of class {numbers[row]}, not of 1 to 10"
+        )
+    targets = (numbers % 10).astype(np.int32)
+    return ArraySource(split, np.ascontiguousarray(images), targets, [str(n) for n in range(10)])
 
 
 def find_idx(root: Path) -> bool:

@@ -92,11 +92,10 @@ def targets(files: Sequence[Labels]) -> NDArray[np.int32]:
         fine = numbers.between(0, len(own) - 1)  # false of null, too
         if not fine.all():
             row = int(np.argmin(fine.to_numpy()))
-            value = column[row].as_py()
-            raise ValueError(
-                f"row {row:,} of {file}, counted from 0, is of class "
-                f"{'null' if value is None else value}, not of 0 to {len(own) - 1}"
-            )
+            value, place = column[row].as_py(), f"row {row:,} of {file}, counted from 0,"
+            if value is None:
+                raise ValueError(f"{place} has no class (null); give it one, or leave it out")
+            raise ValueError(f"{place} is of class {value}, not of 0 to {len(own) - 1}")
         renumbered = np.array([number_of[name] for name in own], np.int32)
         parts.append(renumbered[numbers.to_numpy().astype(np.int64)])
     return np.concatenate(parts)

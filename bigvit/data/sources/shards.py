@@ -267,6 +267,11 @@ def _images(archive: Archive) -> tuple[list[bytes], NDArray[np.int64]]:
         elif ending.endswith((*ENDINGS, b".cls")):
             others[key] = name
     if without := [name for key, (name, _, _) in images.items() if key not in numbers]:
+        if (end := max(offset + size for _, offset, size in images.values())) > archive.size:
+            raise ValueError(
+                f"it is cut off: {shown(without[-1])} would end at byte {end:,}, and the file has "
+                f"{archive.size:,}; get it again"
+            )
         raise ValueError(
             f"{len(without):,} of {len(images):,} images have no class ({shown(without[0])}, ...): "
             "KEY.cls, or KEY.json with cls or label; a tar of class folders is to be unpacked"
