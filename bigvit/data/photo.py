@@ -47,7 +47,10 @@ def extension() -> ModuleType | None:
         from bigvit.data import _pixels
     except ImportError:
         return None
-    return _pixels if _agrees(_pixels) else None
+    try:
+        return _pixels if _agrees(_pixels) else None
+    except TypeError:  # it was built for another bigvit, that calls it with other arguments
+        return None
 
 
 def without() -> str:
@@ -62,7 +65,10 @@ def without() -> str:
             "(libjpeg-dev), and bigvit again"
         )
     else:
-        why = f"the extension gives other pixels than Pillow {PIL.__version__}"
+        why = (
+            f"the extension gives other pixels than Pillow {PIL.__version__}, or was built for "
+            "another bigvit: install bigvit again"
+        )
     return f"images are decoded by Pillow alone, at half the speed or less; {why}"
 
 
