@@ -3,7 +3,7 @@
 import math
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from bigvit.checkpoint.manifest import Damaged, digest_of_file
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.of_timm import pretrained
 from bigvit.checkpoint.pickled import TorchFile
+from bigvit.checkpoint.plain_vit import as_deit3
 from bigvit.checkpoint.resampling import (
     Grid,
     Unfit,
@@ -60,6 +61,7 @@ class Fitted:
     assumed: Grid | None = field(default=None, compare=False)  # the patches' grid, not known
     what: str = field(default="positions", compare=False)  # the cells of a grid are
     shared: bool = False  # one query became that of every class
+    plain: bool = False  # a plain ViT's became DeiT III's
 
     def __str__(self) -> str:
         done = ["one query taken for every class's"] * self.shared
@@ -71,7 +73,8 @@ class Fitted:
             done.insert(0, "{} taken for {} x {}".format(self.what, *self.assumed))
         if self.left_out:
             done.append("head on patches left out")
-        changed = self.resampled or self.new_head or self.left_out or self.shared
+        done += ["LayerScale of 1, the class token with its position"] * self.plain
+        changed = self.resampled or self.new_head or self.left_out or self.shared or self.plain
         return ", ".join(done if changed else [*done, "as they are"])
 
 
@@ -151,6 +154,8 @@ def fitted(
         Unfit: a name is missing or unexpected, or a shape cannot be made to fit.
     """
     own, heads = model.state_dict(), HEADS
+    if plain := as_deit3(given.weights, own, given.grid):
+        given = replace(given, weights=plain)
     of_timm: Any = model
     if hasattr(model, "adapted"):  # one of timm's own, which knows its names and positions
         weights, heads = of_timm.adapted(given.raw or given.weights), of_timm.head_names()
@@ -188,7 +193,7 @@ def fitted(
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
             raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
     assumed = source if given.grid is None else None
-    return weights, Fitted(moved, new_head, left_out, assumed, what, shared)
+    return weights, Fitted(moved, new_head, left_out, assumed, what, shared, plain is not None)
 
 
 def hash_weight(hasher: xxhash.xxh3_128, name: str, weight: Tensor) -> None:

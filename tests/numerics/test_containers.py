@@ -20,6 +20,7 @@ from oblong import recipe_of, saved, task_of
 from randomised import randomised
 from safetensors.torch import save_file
 from timm.models.swin_transformer import checkpoint_filter_fn
+from timm.models.vision_transformer import checkpoint_filter_fn as checkpoint_filter_fn_of_vit
 from torch import Tensor, nn
 
 from bigvit import models
@@ -30,12 +31,15 @@ from bigvit.recipe import (
     ClassAttention,
     ClassToken,
     LayerScale,
+    LinearStochasticDepth,
     Model,
     ResNet,
     StochasticDepth,
     Swin,
     T2TViT,
     ViT,
+    deit,
+    vit,
 )
 
 State = dict[str, Tensor]
@@ -288,6 +292,75 @@ def test_dinos_backbone_is_taken_without_its_head(tmp_path: Path):
         wanted = features.forward_features(images()).mean(dim=(2, 3))
         found = mine.eval()(images()).cls
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+class MultiCropWrapper(nn.Module):
+    """facebookresearch/dino's: a backbone without its classifier, and a head."""
+
+    def __init__(self, backbone: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        last = nn.ParameterDict({"weight_g": torch.ones(16, 1), "weight_v": torch.ones(16, 8)})
+        layers = {"mlp": nn.Sequential(nn.Linear(dim, 8), nn.GELU(), nn.Linear(8, 8))}
+        self.head = nn.ModuleDict({**layers, "last_layer": last})
+
+
+class Parallel(nn.Module):
+    """What DistributedDataParallel does to names."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [224, 96])
+@pytest.mark.parametrize("packed", ["full checkpoint", "backbone alone"])
+@pytest.mark.parametrize("kind", ["deit", "deit3"])
+def test_dinos_vit_s_has_the_features_of_timms(
+    kind: str, packed: str, size: int, tmp_path: Path
+) -> None:
+    """dino_deitsmall16_pretrain_full_checkpoint.pth, as main_dino.py saves it, and its teacher's
+    backbone alone, dino_deitsmall16_pretrain.pth; at its own size and at that of small crops."""
+    each = [
+        randomised(timm.create_model("vit_small_patch16_224", num_classes=0), seed=seed)
+        for seed in (1, 2)
+    ]
+    student, teacher = (Parallel(MultiCropWrapper(net, 384)) for net in each)
+    optimizer = torch.optim.AdamW(student.parameters())
+    whole = {
+        "student": student.state_dict(),
+        "teacher": teacher.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "epoch": 100,
+        "args": namespace(),
+        "dino_loss": {"center": torch.zeros(1, 16)},
+        "fp16_scaler": {"scale": 65536.0, "growth_factor": 2.0, "_growth_tracker": 7},
+    }
+    alone = packed == "backbone alone"
+    file = tmp_path / "dino.pth"
+    torch.save(each[1].state_dict() if alone else whole, file)
+    given = read_init(str(file), average=not alone)
+    recipe = (
+        deit(
+            "s16",
+            distillation=None,
+            drop_path=LinearStochasticDepth(0.0, 8),
+            num_classes=10,
+            in_chans=3,
+        )
+        if kind == "deit"
+        else vit("s16", layer_scale=1e-4, drop_path=NO_DROP, num_classes=10, in_chans=3)
+    )
+    mine = models.build(recipe, size)
+    done = fit(given, mine, recipe.grid(size))
+    assert done.new_head and done.plain == (kind == "deit3") and done.resampled == (size != 224)
+    theirs = timm.create_model("vit_small_patch16_224", num_classes=0, img_size=size).eval()
+    state = checkpoint_filter_fn_of_vit(each[1].state_dict(), theirs, interpolation="bicubic")
+    theirs.load_state_dict(state)
+    pixels = torch.randn(2, 3, size, size)
+    found, wanted = mine.eval().embed(pixels), theirs(pixels)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_an_average_that_is_not_there_is_refused(tmp_path: Path):
