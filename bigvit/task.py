@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from bigvit import models, objectives
 from bigvit.data.batch import Draws
 from bigvit.data.prepare import Inputs
-from bigvit.models.follower import FOLLOWER, Follower, pooled_of
+from bigvit.models.follower import FOLLOWER, TRUNK, Follower, pooled_of
 from bigvit.recipe import Recipe, Teacher
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -99,7 +99,7 @@ class Task(nn.Module):
         epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
         losses: dict[str, Tensor] = {}
         for (name, each), drawn in zip(self.objectives.items(), draws.objectives, strict=True):
-            answers = followed.get(name, followed[None])
+            answers = followed.get(name, followed[TRUNK])
             own = output._replace(
                 views={group: seen[group] for group in each.seen},
                 followed={group: answers[group] for group in each.asked},
@@ -110,12 +110,10 @@ class Task(nn.Module):
             losses[self.names[0]] = losses[self.names[0]] + 0 * output.logits.float().sum()
         return losses
 
-    def _followed(
-        self, images: Tensor, views: tuple[Tensor, ...]
-    ) -> dict[str | None, dict[int, Tensor]]:
+    def _followed(self, images: Tensor, views: tuple[Tensor, ...]) -> dict[str, dict[int, Tensor]]:
         """What the follower makes of what it is asked for, as its forward pass says."""
         if not self.asked:
-            return {None: {}}
+            return {TRUNK: {}}
         groups = (images[:, None], *views)
         return self.follower({group: self._to_model(groups[group]) for group in self.asked})
 

@@ -85,8 +85,13 @@ class FairscaleEngine:
         # of each rank, what follows the parameters that it steps
         names = {id(p): name for name, p in named.items()}
         self.followers = [
-            [followers[names[id(p)]].data for group in of for p in group["params"]]
-            for of in (self.oss.partition_parameters() if followers else [])
+            [
+                followers[name].data
+                for group in of
+                for p in group["params"]
+                if (name := names[id(p)]) in followers
+            ]
+            for of in self.oss.partition_parameters()
         ]
         meet(self.task, ranks)
         self.pairs = [(named[each.name], each.weight) for each in held]

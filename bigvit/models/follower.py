@@ -15,6 +15,9 @@ from torch import Tensor, nn
 FOLLOWER = "follower."
 """What its weights' names in a task begin with, before those of the weights that they follow."""
 
+TRUNK = ""
+"""Instead of an objective's name: what the model itself makes."""
+
 
 class Follower(nn.Module):
     """A copy of a model, and of what objectives have followed behind it. Nothing of it is trained,
@@ -37,11 +40,11 @@ class Follower(nn.Module):
                 module.running_mean = module.running_var = module.num_batches_tracked = None
 
     @torch.no_grad()
-    def forward(self, views: Mapping[int, Tensor]) -> dict[str | None, dict[int, Tensor]]:
+    def forward(self, views: Mapping[int, Tensor]) -> dict[str, dict[int, Tensor]]:
         """Views (B, V, C, h, w) by group, in the model's type -> what is pooled before the head
-        (B, V, D) by group, float32; and under an objective's name what its copy makes of that."""
+        (B, V, D) by group, float32, as `TRUNK`; and under an objective's name what its copy makes of that."""
         pooled = {group: pooled_of(self.model, images) for group, images in views.items()}
-        found: dict[str | None, dict[int, Tensor]] = {None: pooled}
+        found: dict[str, dict[int, Tensor]] = {TRUNK: pooled}
         for name, of in self.heads.items():
             (head,) = of.children()
             found[name] = {

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import cait  # noqa: E402
 import chain  # noqa: E402
+import followed  # noqa: E402
 import guards  # noqa: E402
 import labelled  # noqa: E402
 import lamb  # noqa: E402
@@ -236,6 +237,7 @@ SCENARIOS = {
     for f in (
         *cait.SCENARIOS,
         *chain.SCENARIOS,
+        *followed.SCENARIOS,
         *guards.SCENARIOS,
         *lamb.SCENARIOS,
         *localization.SCENARIOS,

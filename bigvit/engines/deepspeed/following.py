@@ -44,8 +44,8 @@ class Following:
         )
         offsets = zero.round_robin_bit16_offsets[number]
         for p, at in zip(params, offsets, strict=True):
-            own = self.followers[self.inside.names[id(p)]]
-            own.data = memory[at : at + own.numel()].view(own.shape)
+            if (own := self.followers.get(self.inside.names[id(p)])) is not None:
+                own.data = memory[at : at + own.numel()].view(own.shape)
         return flat, memory, group
 
     @torch.no_grad()
