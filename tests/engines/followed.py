@@ -21,6 +21,7 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import CrossEntropy, Digits, Recipe
 
 WAYS = (0, 1, 2, 3, "fsdp2 full", "fsdp2 grads", "fairscale oss", "fairscale sdp")
+AGAIN = (2, 3)  # resumed on as many
 HALVES = (1, 3, "fsdp2 full")  # stopped, and resumed at another number of ranks
 ROWS, WIDTH, OUTPUTS = 64, 5, 11
 
@@ -120,6 +121,9 @@ recipe: Recipe = replace(
 )
 
 
+half = replace(recipe, precision="bf16", gradient_precision="fp32")
+
+
 def followed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = WAYS) -> None:
     """Runs without a stop, and some that are stopped in mid-epoch."""
     with known():
@@ -128,6 +132,11 @@ def followed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = WAYS) -> No
         for way in HALVES:
             path = folder / f"followed halves {way}"
             train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
+        for way in AGAIN:
+            path = folder / f"followed again {way}"
+            train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
+            train(ranks, path, recipe, resume="auto", **options(way))
+        train(ranks, folder / "followed bf16", half, **options(3))
 
 
 def followed_halves(ranks: Ranks, folder: Path) -> None:
