@@ -33,6 +33,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     running_mean: Any
     running_var: Any
+    narrow = True  # whether what comes out is in the weights' type
 
     def __init__(self, num_features: int, **options: Any) -> None:
         super().__init__(num_features, **options)
@@ -51,11 +52,17 @@ class BatchNorm(nn.BatchNorm2d):
         return self
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C, h, w) in the weights' type."""
+        """(B, C, h, w) or (B, C) -> the same shape, in the weights' type if it is `narrow`."""
         mean, var = self.running_mean, self.running_var
         if _recomputing:
             mean, var = mean.clone(), var.clone()
         weight, bias = upcast(self.weight), upcast(self.bias)
         x, momentum = upcast(input), self.momentum or 0.0
         x = F.batch_norm(x, mean, var, weight, bias, self.training, momentum, self.eps)
-        return x.to(self.weight.dtype)
+        return x.to(self.weight.dtype) if self.narrow else x
+
+
+class UpcastBatchNorm(BatchNorm):
+    """The same, whose result stays float32 or wider."""
+
+    narrow = False

@@ -81,7 +81,7 @@ class ClassAttentionTransformer(ClassTokenTransformer):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x, grid = self.patch_embed(images)
-        x = upcast(walk.mixed(x)) + self.pos_embed
+        x = upcast(walk.mixed(x)) + self.positions_on(grid)
         alone = self.pooling.layer if isinstance(self.pooling, ClassToken) else len(self.blocks)
         x = walk(list(self.blocks)[:alone], x, grid)
         if isinstance(self.pooling, ClassToken):

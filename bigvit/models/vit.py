@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bigvit.layers.attention import Attention
@@ -67,7 +68,7 @@ class ClassTokenTransformer(Backbone):
     ) -> None:
         super().__init__()
         self.config = model
-        h, w = model.grid(image_size)
+        self.grid = h, w = model.grid(image_size)
         dim = model.embed_dim
         if not self.attends:
             self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -84,10 +85,18 @@ class ClassTokenTransformer(Backbone):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
-        x = upcast(walk.mixed(x_BND)) + self.pos_embed
+        x = upcast(walk.mixed(x_BND)) + self.positions_on(grid)
         if not self.attends:
             x = torch.cat([self.class_tokens(len(x)), x], dim=1)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
+
+    def positions_on(self, grid: tuple[int, int]) -> Tensor:
+        """Positions (1, N, D) of a grid; of another than the model's own, as small crops have, they
+        are interpolated bicubically (DINO, arXiv:2104.14294)."""
+        if grid == self.grid:
+            return self.pos_embed
+        pictures = upcast(self.pos_embed).transpose(1, 2).unflatten(2, self.grid)
+        return F.interpolate(pictures, size=grid, mode="bicubic").flatten(2).transpose(1, 2)
 
     def class_tokens(self, count: int) -> Tensor:
         """The class token of so many images, and the distillation token behind it, if any:

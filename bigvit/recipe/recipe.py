@@ -5,8 +5,10 @@ from typing import Annotated, Literal
 
 from bigvit.recipe.bounds import Batch, Bound, Share
 from bigvit.recipe.data import Data
+from bigvit.recipe.dino import Dino
+from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models import Model
-from bigvit.recipe.objective import Objective, ReLabel, TokenLabeling
+from bigvit.recipe.objective import DRLoc, Objective, ReLabel, TokenLabeling
 from bigvit.recipe.optim import Optimizer, Schedule
 from bigvit.recipe.teacher import Teacher
 
@@ -52,6 +54,11 @@ class Recipe:
     def lr(self, update: int) -> float:
         """Learning rate of an update, 0 being the first."""
         return self.schedule.lr(self.optim.lr, update, self.updates_per_epoch)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether an objective trains the model's own head; else that is frozen, as it began."""
+        return not all(isinstance(each, DRLoc | Grafit | Dino) for each in self.objectives)
 
     @property
     def maps(self) -> bool:

@@ -12,7 +12,7 @@ from bigvit.checkpoint.skipped import parse_batches
 from bigvit.data import photo
 from bigvit.data.bad import BadImages, TooManyBad
 from bigvit.data.batch import Batch
-from bigvit.data.class_weights import Weights
+from bigvit.data.class_weights import Weights, labels_for
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
@@ -175,7 +175,8 @@ class Training:
         """
         self.recipe, self.options, self.layout = command.recipe, command.run, layout
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
-        self.prepare = Prepare(self.recipe, self.ranks.device, teaching, weights)
+        labels = labels_for(self.recipe, train_set)
+        self.prepare = Prepare(self.recipe, self.ranks.device, teaching, weights, labels)
         self.train_set, self.test_set, self.maps = train_set, test_set, maps
         self.progress, self.profile = progress, profile
         self.stop_requested, self.rollbacks = stop_requested, rollbacks
