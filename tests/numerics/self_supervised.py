@@ -1,4 +1,4 @@
-"""What tests of Grafit and DINO share: objectives on a small recipe, and random features for them."""
+"""What tests of Grafit and DINO share: objectives of a small recipe, and random features."""
 
 from dataclasses import replace
 from typing import Any

