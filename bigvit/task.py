@@ -68,7 +68,7 @@ class Task(nn.Module):
         """
         if isinstance(inputs, Tensor):
             return self.predictions(inputs)
-        images, targets, draws, number, mix = inputs
+        images, targets, draws, number, mix = inputs[:5]
         mixing = {} if mix is None else {"mix": mix}
         output = self.model(self._to_model(images), draws.model, self.wanted, **mixing)
         epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs

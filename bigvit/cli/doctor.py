@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit.cli.table import print_table
-from bigvit.data.workers import shape_of, slot_bytes
+from bigvit.data.workers import shape_of, slot_bytes, view_shapes
 from bigvit.hosts import doctor
 from bigvit.hosts.doctor.compare import kinds, problems_of, size
 from bigvit.hosts.doctor.facts import Facts, Question, standing
@@ -54,7 +54,8 @@ def examine(options: argparse.Namespace) -> int:
         slots = {"localhost": len(facts["localhost"].devices) or 2}
     met, apart = _let_meet(options, ask, facts)
     _print_table(facts, met)
-    image = 0 if recipe is None else slot_bytes(shape_of(recipe.data), 1)
+    data = None if recipe is None else recipe.data
+    image = 0 if data is None else slot_bytes(shape_of(data), 1, view_shapes(data))
     batch = 0 if recipe is None else recipe.batch_size
     found = list(problems_of(facts, slots, asked, _room(recipe), image, batch))
     say(found)
@@ -93,8 +94,10 @@ def _ask_facts(
     """Facts by host, when each was asked and answered, and why others did not."""
     folder = options.run_dir or Path("runs", options.recipe or "")
     root = options.data_root and str(options.data_root)
+    coarser = options.classes_map and str(options.classes_map)
     with _mark(folder, options.run_dir is not None and len(hosts) > 1) as mark:
-        question = asdict(Question(options.recipe, root, str(folder.absolute()), mark))
+        named = str(folder.absolute())
+        question = asdict(Question(options.recipe, root, named, mark, coarser))
         answers = ask(dict.fromkeys(hosts, ["facts", json.dumps(question)]), FACTS)
     facts: dict[str, Facts] = {}
     silent: list[str] = []

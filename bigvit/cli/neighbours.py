@@ -73,7 +73,7 @@ def _given(options: argparse.Namespace, tested: bool = True) -> "Given":
     if keep is not None and keep.exists() and not keep.is_dir():
         raise ValueError(f"--keep {keep}: it is a file; name a folder")
     if options.classes_map is not None:
-        from bigvit.neighbours.levels import read_map
+        from bigvit.data.levels import read_map
 
         read_map(options.classes_map)
     from bigvit.neighbours.given import given

@@ -1,5 +1,5 @@
-/* Blur, gray, solarizing and colour jitter, as Pillow's GaussianBlur, convert("L"), solarize and
- * ImageEnhance. */
+/* Blur, gray, solarizing and colour jitter, as Pillow's GaussianBlur, convert("L"), solarize,
+ * ImageEnhance, and hues by convert("HSV"). */
 
 #include "pixels.h"
 
@@ -211,6 +211,57 @@ WIDE void towards_gray(pixel *image, size_t count, float factor) {
         uint32_t red = blended(value, p & 255, factor), blue = blended(value, p >> 16 & 255, factor);
         uint32_t made = red | (uint32_t)blended(value, p >> 8 & 255, factor) << 8 | blue << 16;
         memcpy(image[i], &made, sizeof made);
+    }
+}
+
+/* Hue as a byte, of a pixel whose colours are not all the same; floats as Pillow rounds them. */
+static inline uint8_t hue(int red, int green, int blue, int most, int range) {
+    float r = (float)(most - red) / range, g = (float)(most - green) / range;
+    float b = (float)(most - blue) / range, h;
+    if (red == most) {
+        h = b - g;
+    } else if (green == most) {
+        h = 2.0 + r - b;
+    } else {
+        h = 4.0 + g - r;
+    }
+    double around = h / 6.0 + 1.0;
+    h = around < 1.0 ? around : around - 1.0;
+    return (int)(h * 255.0);
+}
+
+static inline uint8_t nearest(double value) {
+    return (int)(value + 0.5);
+}
+
+void turn(pixel *image, size_t count, int by) {
+    int sector[256];
+    float within[256]; /* a hue's sixth of the circle, and where in it */
+    for (int h = 0; h < 256; h++) {
+        double at = (float)h * 6.0 / 255.0;
+        sector[h] = (int)at, within[h] = at - (int)at;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *p = image[i];
+        int red = p[0], green = p[1], blue = p[2];
+        int most = red > green ? red : green, least = red < green ? red : green;
+        most = blue > most ? blue : most, least = blue < least ? blue : least;
+        if (most == least) {
+            continue;
+        }
+        uint8_t turned = hue(red, green, blue, most, most - least) + by;
+        float full = (float)((int)((float)(most - least) / most * 255.0)) / 255.0;
+        float f = within[turned];
+        uint8_t low = nearest(most * (1.0 - full)), falling = nearest(most * (1.0 - full * f));
+        uint8_t rising = nearest(most * (1.0 - full * (1.0 - f)));
+        switch (sector[turned] % 6) {
+        case 0: p[0] = most, p[1] = rising, p[2] = low; break;
+        case 1: p[0] = falling, p[1] = most, p[2] = low; break;
+        case 2: p[0] = low, p[1] = most, p[2] = rising; break;
+        case 3: p[0] = low, p[1] = falling, p[2] = most; break;
+        case 4: p[0] = rising, p[1] = low, p[2] = most; break;
+        default: p[0] = most, p[1] = low, p[2] = falling;
+        }
     }
 }
 

@@ -161,15 +161,99 @@ static int ends(const struct jpeg_decompress_struct *jpeg) {
     return 0;
 }
 
+/* Columns of the image that a part needs, and its rows. */
+struct region {
+    int left, right, top, bottom;
+};
+
+static struct region region_of(const struct part *part) {
+    struct region it;
+    line_reach(&part->across, &it.left, &it.right);
+    line_reach(&part->down, &it.top, &it.bottom);
+    it.left += part->box[0], it.right += part->box[0];
+    it.top += part->box[1], it.bottom += part->box[1];
+    return it;
+}
+
+/* Pixels of a row that a part keeps until all of its rows are there. */
+static int kept(const struct part *part) {
+    struct region it = region_of(part);
+    return part->down_first ? it.right - it.left + line_slack(&part->across)
+                            : part->across.last - part->across.first;
+}
+
+/* Take row `y` of the image, of which the row before is there, too; rows begin at column `first`. */
+static void take(
+    const struct part *part, int y, const pixel *before, const pixel *row, int first) {
+    struct region it = region_of(part);
+    int place = y - it.top, odd = place & 1, width = kept(part);
+    if (y < it.top || y >= it.bottom) {
+        return;
+    }
+    pixel *to = part->rows + (size_t)place * width;
+    if (part->down_first) {
+        memcpy(to, row + (it.left - first), width * sizeof(pixel));
+    } else if (odd || y == it.bottom - 1) {
+        const pixel *const in[2] = {odd ? before : row, row};
+        pixel *const out[2] = {odd ? to - width : to, to};
+        resize_two(&part->across, in, first - part->box[0], out);
+    }
+}
+
+/* Make a part of its rows. */
+static enum verdict finish(const struct part *part) {
+    struct region it = region_of(part);
+    int wide = kept(part), width = part->across.last - part->across.first;
+    int high = part->down.last - part->down.first, above = it.top - part->box[1];
+    if (!part->down_first) {
+        resize_rows(&part->down, part->rows, above, width, part->out);
+        return FINE;
+    }
+    pixel *low = malloc((size_t)high * wide * sizeof(pixel));
+    if (low == NULL) {
+        return NO_MEMORY;
+    }
+    resize_rows(&part->down, part->rows, above, wide, low);
+    for (int y = 0; y < high; y += 2) {
+        int next = y + 1 < high ? y + 1 : y;
+        const pixel *const from[2] = {low + (size_t)y * wide, low + (size_t)next * wide};
+        pixel *const to[2] = {part->out + (size_t)y * width, part->out + (size_t)next * width};
+        resize_two(&part->across, from, it.left - part->box[0], to);
+    }
+    free(low);
+    return FINE;
+}
+
+/* All that parts need, and the most that is read beyond a row; 0 where one lies outside. */
+static int together(
+    const struct part *parts, int count, int width, int height, struct region *all, int *slack) {
+    for (int i = 0; i < count; i++) {
+        struct region it = region_of(&parts[i]);
+        const int *box = parts[i].box;
+        int beyond = line_slack(&parts[i].across);
+        if (box[0] + box[2] > width || box[1] + box[3] > height) {
+            return 0;
+        }
+        all->left = i == 0 || it.left < all->left ? it.left : all->left;
+        all->right = i == 0 || it.right > all->right ? it.right : all->right;
+        all->top = i == 0 || it.top < all->top ? it.top : all->top;
+        all->bottom = i == 0 || it.bottom > all->bottom ? it.bottom : all->bottom;
+        *slack = i == 0 || beyond > *slack ? beyond : *slack;
+    }
+    return count > 0;
+}
+
 enum verdict jpeg_resized(
-    const uint8_t *content, size_t length, int shrink, const int box[4], const struct line *across,
-    const struct line *down, int down_first, pixel *out) {
+    const uint8_t *content, size_t length, int shrink, struct part *parts, int count) {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_source_mgr source = {0};
     struct errors errors;
-    pixel *volatile row = NULL, *volatile rows = NULL, *volatile low = NULL;
+    pixel *volatile row = NULL;
     volatile enum verdict verdict = UNUSUAL;
 
+    for (int i = 0; i < count; i++) {
+        parts[i].rows = NULL;
+    }
     jpeg.err = jpeg_std_error(&errors.base);
     errors.base.error_exit = give_up;
     errors.base.emit_message = on_message;
@@ -191,46 +275,40 @@ enum verdict jpeg_resized(
     jpeg.out_color_space = JCS_EXT_RGBX;
     jpeg.scale_num = 1, jpeg.scale_denom = shrink;
     jpeg_start_decompress(&jpeg);
-    if (!complete(&jpeg) || box[0] + box[2] > (int)jpeg.output_width
-        || box[1] + box[3] > (int)jpeg.output_height) {
+    struct region all;
+    int slack;
+    if (!complete(&jpeg)
+        || !together(parts, count, jpeg.output_width, jpeg.output_height, &all, &slack)) {
         goto done;
     }
-
-    int left, right, top, bottom, width = across->last - across->first;
-    line_reach(across, &left, &right);
-    line_reach(down, &top, &bottom);
-    left += box[0], right += box[0], top += box[1], bottom += box[1];
-    JDIMENSION first = left < MARGIN ? 0 : left - MARGIN, count = right + MARGIN - first;
-    if (count > jpeg.output_width - first) {
-        count = jpeg.output_width - first;
+    JDIMENSION first = all.left < MARGIN ? 0 : all.left - MARGIN;
+    JDIMENSION columns = all.right + MARGIN - first;
+    if (columns > jpeg.output_width - first) {
+        columns = jpeg.output_width - first;
     }
-    if (first > 0 || count < jpeg.output_width) {
-        jpeg_crop_scanline(&jpeg, &first, &count);
+    if (first > 0 || columns < jpeg.output_width) {
+        jpeg_crop_scanline(&jpeg, &first, &columns);
     }
-    int wide = jpeg.output_width + line_slack(across), kept = down_first ? wide : width;
-    int high = down->last - down->first;
-    row = calloc(2 * (size_t)wide, sizeof(pixel));
-    rows = malloc((size_t)(bottom - top) * kept * sizeof(pixel));
-    low = down_first ? malloc((size_t)high * wide * sizeof(pixel)) : row;
-    if (row == NULL || rows == NULL || low == NULL) {
-        verdict = NO_MEMORY;
+    size_t wide = jpeg.output_width + slack;
+    row = calloc(2 * wide, sizeof(pixel)); /* the last two */
+    verdict = row == NULL ? NO_MEMORY : UNUSUAL;
+    for (int i = 0; i < count; i++) {
+        struct region it = region_of(&parts[i]);
+        parts[i].rows = malloc((size_t)(it.bottom - it.top) * kept(&parts[i]) * sizeof(pixel));
+        verdict = parts[i].rows == NULL ? NO_MEMORY : verdict;
+    }
+    if (verdict == NO_MEMORY) {
         goto done;
     }
-    if (top > MARGIN) {
-        jpeg_skip_scanlines(&jpeg, top - MARGIN);
+    if (all.top > MARGIN) {
+        jpeg_skip_scanlines(&jpeg, all.top - MARGIN);
     }
-    const pixel *const in[2] = {row, row + wide};
-    while ((int)jpeg.output_scanline < bottom) {
-        int y = (int)jpeg.output_scanline - top, odd = y & 1;
+    while ((int)jpeg.output_scanline < all.bottom) {
+        int y = (int)jpeg.output_scanline, odd = y & 1;
         JSAMPROW line = (JSAMPROW)(row + odd * wide);
         jpeg_read_scanlines(&jpeg, &line, 1);
-        if (y >= 0 && down_first) {
-            memcpy(rows + (size_t)y * wide, line, wide * sizeof(pixel));
-        } else if (y >= 0 && (odd || y == bottom - top - 1)) {
-            pixel *last = rows + (size_t)y * width;
-            pixel *const out[2] = {odd ? last - width : last, last};
-            const pixel *const one[2] = {row, row};
-            resize_two(across, odd ? in : one, (int)first - box[0], out);
+        for (int i = 0; i < count; i++) {
+            take(&parts[i], y, row + !odd * wide, row + odd * wide, (int)first);
         }
     }
     if (jpeg_has_multiple_scans(&jpeg)) {
@@ -248,23 +326,14 @@ enum verdict jpeg_resized(
         jpeg_finish_decompress(&jpeg);
         verdict = FINE;
     }
-    if (verdict == FINE && down_first) {
-        resize_rows(down, rows, top - box[1], wide, low);
-        for (int y = 0; y < high; y += 2) {
-            int next = y + 1 < high ? y + 1 : y;
-            const pixel *const from[2] = {low + (size_t)y * wide, low + (size_t)next * wide};
-            pixel *const to[2] = {out + (size_t)y * width, out + (size_t)next * width};
-            resize_two(across, from, (int)first - box[0], to);
-        }
-    } else if (verdict == FINE) {
-        resize_rows(down, rows, top - box[1], width, out);
+    for (int i = 0; i < count && verdict == FINE; i++) {
+        verdict = finish(&parts[i]);
     }
 done:
     jpeg_destroy_decompress(&jpeg);
-    if (low != row) {
-        free(low);
+    for (int i = 0; i < count; i++) {
+        free(parts[i].rows);
     }
     free(row);
-    free(rows);
     return verdict;
 }

@@ -35,48 +35,76 @@ static PyObject *py_size(PyObject *module, PyObject *arguments) {
     return Py_BuildValue("(ii)", width, height);
 }
 
-static PyObject *py_resized(PyObject *module, PyObject *arguments) {
-    Py_buffer content, out;
-    int shrink, box[4], width, height, window[4], bicubic, down_first;
-    (void)module;
+/* Read what is wanted of an image that is decoded `shrink` times smaller, and make its lines. */
+static int make_part(PyObject *wanted, int shrink, struct part *part, Py_buffer *out) {
+    int box[4], size[2], window[4], bicubic;
     if (!PyArg_ParseTuple(
-            arguments, "y*i(iiii)(ii)(iiii)ppw*", &content, &shrink, &box[0], &box[1], &box[2],
-            &box[3], &width, &height, &window[0], &window[1], &window[2], &window[3], &bicubic,
-            &down_first, &out)) {
+            wanted, "(iiii)(ii)(iiii)ppw*", &box[0], &box[1], &box[2], &box[3], &size[0], &size[1],
+            &window[0], &window[1], &window[2], &window[3], &bicubic, &part->down_first, out)) {
+        return 0;
+    }
+    if (box[0] < 0 || box[1] < 0 || box[2] <= 0 || box[3] <= 0 || window[0] < 0 || window[1] < 0
+        || window[2] > size[0] || window[3] > size[1]) {
+        PyErr_SetString(PyExc_ValueError, "the box or the window lies outside");
+        return 0;
+    }
+    if (!is_image(out, window[2] - window[0], window[3] - window[1])) {
+        return 0;
+    }
+    part->out = out->buf;
+    struct line *lines[2] = {&part->across, &part->down};
+    for (int i = 0; i < 2; i++) { /* whole pixels of the smaller image */
+        double first = (double)box[i] / shrink, last = first + (double)box[i + 2] / shrink;
+        int start = (int)first, length = (int)ceil(last) - start;
+        part->box[i] = start, part->box[i + 2] = length;
+        if (line_make(
+                lines[i], length, first - start, last - start, size[i], window[i], window[i + 2],
+                bicubic)
+            != FINE) {
+            PyErr_NoMemory();
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static PyObject *py_resized(PyObject *module, PyObject *arguments) {
+    Py_buffer content;
+    PyObject *wanted;
+    int shrink, made = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*iO!", &content, &shrink, &PyTuple_Type, &wanted)) {
         return NULL;
     }
-    struct line across = {0}, down = {0};
+    Py_ssize_t count = PyTuple_GET_SIZE(wanted);
+    struct part *parts = PyMem_Calloc(count, sizeof *parts);
+    Py_buffer *outs = PyMem_Calloc(count, sizeof *outs);
     enum verdict verdict = NO_MEMORY;
-    int good = box[0] >= 0 && box[1] >= 0 && box[2] > 0 && box[3] > 0 && window[0] >= 0
-        && window[1] >= 0 && window[2] <= width && window[3] <= height;
-    if (!good) {
-        PyErr_SetString(PyExc_ValueError, "the box or the window lies outside");
+    if (parts == NULL || outs == NULL) {
+        PyErr_NoMemory();
     } else if (shrink != 1 && shrink != 2 && shrink != 4 && shrink != 8) {
         PyErr_Format(PyExc_ValueError, "nothing is decoded %d times smaller", shrink);
-    } else if (is_image(&out, window[2] - window[0], window[3] - window[1])) {
+    } else {
+        while (made < count
+               && make_part(PyTuple_GET_ITEM(wanted, made), shrink, &parts[made], &outs[made])) {
+            made++;
+        }
+    }
+    if (!PyErr_Occurred()) {
         Py_BEGIN_ALLOW_THREADS
-        int outer[4]; /* whole pixels of the smaller image */
-        double start[2], stop[2];
-        for (int i = 0; i < 2; i++) {
-            double first = (double)box[i] / shrink, last = first + (double)box[i + 2] / shrink;
-            outer[i] = (int)first, outer[i + 2] = (int)ceil(last) - outer[i];
-            start[i] = first - outer[i], stop[i] = last - outer[i];
-        }
-        if (line_make(
-                &across, outer[2], start[0], stop[0], width, window[0], window[2], bicubic)
-                == FINE
-            && line_make(
-                   &down, outer[3], start[1], stop[1], height, window[1], window[3], bicubic)
-                == FINE) {
-            verdict = jpeg_resized(
-                content.buf, content.len, shrink, outer, &across, &down, down_first, out.buf);
-        }
-        line_free(&across);
-        line_free(&down);
+        verdict = jpeg_resized(content.buf, content.len, shrink, parts, (int)count);
         Py_END_ALLOW_THREADS
     }
+    for (Py_ssize_t i = 0; parts != NULL && outs != NULL && i < count; i++) {
+        line_free(&parts[i].across);
+        line_free(&parts[i].down);
+        if (outs[i].obj != NULL) {
+            PyBuffer_Release(&outs[i]);
+        }
+    }
+    PyMem_Free(parts);
+    PyMem_Free(outs);
     PyBuffer_Release(&content);
-    PyBuffer_Release(&out);
     return PyErr_Occurred() ? NULL : answer(verdict);
 }
 
@@ -155,6 +183,18 @@ static PyObject *py_towards_gray(PyObject *module, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+static PyObject *py_turn(PyObject *module, PyObject *arguments) {
+    Py_buffer image;
+    int by;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "w*i", &image, &by)) {
+        return NULL;
+    }
+    turn(image.buf, image.len / 4, by);
+    PyBuffer_Release(&image);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_planes(PyObject *module, PyObject *arguments) {
     Py_buffer image, out;
     int width, height, flipped;
@@ -191,13 +231,14 @@ static PyMethodDef methods[] = {
     {"size", py_size, METH_VARARGS,
      "(width, height) of a JPEG, None if its header is out of the ordinary."},
     {"resized", py_resized, METH_VARARGS,
-     "Whether the window of a box of a JPEG, resized, was written; if not, Pillow is to be asked."},
+     "Whether windows of boxes of a JPEG, resized, were written; if not, Pillow is to be asked."},
     {"blur", py_blur, METH_VARARGS, "Gaussian blur of a deviation in pixels, in place."},
     {"gray", py_gray, METH_VARARGS, "To shades of gray, in place."},
     {"solarize", py_solarize, METH_VARARGS, "Invert values from a threshold on, in place."},
     {"lightness", py_lightness, METH_VARARGS, "Sum of the L of all pixels."},
     {"towards", py_towards, METH_VARARGS, "From a value by a factor, in place."},
     {"towards_gray", py_towards_gray, METH_VARARGS, "From each pixel's gray by a factor."},
+    {"turn", py_turn, METH_VARARGS, "Turn hues by so many 256ths of the circle, in place."},
     {"planes", py_planes, METH_VARARGS, "Red, green and blue apart, mirrored if wanted."},
     {"plainly", py_plainly, METH_VARARGS, "Whether to do without a processor's wide instructions."},
     {NULL, NULL, 0, NULL},

@@ -59,12 +59,19 @@ void do_plainly(int yes);
 /* Size of a JPEG whose header is nothing out of the ordinary. */
 enum verdict jpeg_size(const uint8_t *content, size_t length, int *width, int *height);
 
-/* Decode a JPEG 1, 2, 4 or 8 times smaller, of it what lies in a box (left, top, width, height),
- * resize that by two lines, one after the other, and write the pixels that they want. UNUSUAL: whatever Pillow might see otherwise;
- * nothing is said of `out` then. */
+/* What is wanted of an image: a box of it, resized by two lines. */
+struct part {
+    int box[4];               /* left, top, width, height */
+    struct line across, down; /* from the box to the pixels that are wanted */
+    int down_first;           /* which line is done first */
+    pixel *out;
+    pixel *rows; /* while it is made: rows of the image, or what the first line made of them */
+};
+
+/* Decode a JPEG 1, 2, 4 or 8 times smaller, once and no more of it than its parts need, and write
+ * these. UNUSUAL: whatever Pillow might see otherwise; nothing is said of any `out` then. */
 enum verdict jpeg_resized(
-    const uint8_t *content, size_t length, int shrink, const int box[4], const struct line *across,
-    const struct line *down, int down_first, pixel *out);
+    const uint8_t *content, size_t length, int shrink, struct part *parts, int count);
 
 enum verdict blur(pixel *image, int width, int height, float sigma);
 void gray(pixel *image, size_t count);
@@ -72,6 +79,7 @@ void solarize(pixel *image, size_t count, int threshold);
 uint64_t lightness(const pixel *image, size_t count); /* sum of all pixels' L */
 void towards(pixel *image, size_t count, int value, float factor);
 void towards_gray(pixel *image, size_t count, float factor);
+void turn(pixel *image, size_t count, int by); /* of the hue, in 256ths of the circle */
 void planes(const pixel *image, int width, int height, int flipped, uint8_t *out);
 
 #endif

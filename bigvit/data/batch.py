@@ -19,7 +19,7 @@ class Draws(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A micro-batch. Shapes: B images, C channels."""
+    """A micro-batch. Shapes: B images, C channels, V views of an image."""
 
     images: Tensor  # (B, C, H, W) uint8
     targets: Tensor  # (B,) int64 class numbers
@@ -34,6 +34,8 @@ class Batch(NamedTuple):
     varied: Tensor | None = None  # (B, D) float64: what the device has to do to the images
     maps: SparseMaps | None = None  # of labels, if there are some
     core_seconds: float = 0.0  # that data processes took to make it
+    # of each group of further views, from group 1 (B, V, C, h, w) uint8
+    views: tuple[Tensor, ...] = ()
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""

@@ -16,7 +16,7 @@ import io
 import os
 import stat
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +107,13 @@ class Photo:
 
     def part(self, part: Part) -> NDArray[np.uint8] | None:
         """A part (H, W, 4), if it can be had by itself."""
-        return photo.part_of(self.content, part) if self._in_parts else None
+        made = self.parts([part])
+        return None if made is None else made[0]
+
+    def parts(self, parts: Sequence[Part]) -> list[NDArray[np.uint8]] | None:
+        """Parts, each (H, W, 4), if they can be had by themselves: decoded once, as small as all of
+        them say."""
+        return photo.parts_of(self.content, parts) if self._in_parts else None
 
     def _open(self) -> Image.Image:
         Image.init()  # once: `formats` must be registered

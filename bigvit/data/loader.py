@@ -4,7 +4,7 @@ import atexit
 import signal
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from bigvit.data.mix import draw
 from bigvit.data.ring import Filled, Ring
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
-from bigvit.data.workers import PREFETCH, shape_of, slots
+from bigvit.data.workers import PREFETCH, shape_of, slots, view_shapes
 from bigvit.ranks.stopping import SIGNALS, die_with_parent
 from bigvit.recipe import Data, Images, Layout, RandAugment, Recipe
 
@@ -53,7 +53,7 @@ class TestIndex(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """An image as it goes into a batch. Shapes: C channels, H x W pixels."""
+    """An image as it goes into a batch. Shapes: C channels, H x W pixels, V views."""
 
     image: NDArray[np.uint8]  # (C, H, W)
     id: int
@@ -62,6 +62,8 @@ class Sample(NamedTuple):
     bad: tuple[int, ...]  # images that could not be read on the way to this one
     three: Three | None = None  # what is left to the device
     map: "Mapped | None" = None  # if labels are read from maps
+    # further views, one after the other through all groups, each (C, h, w)
+    views: Sequence[NDArray[np.uint8]] = ()
 
 
 class Mapped(NamedTuple):
@@ -80,28 +82,40 @@ def _train_sample(
     maps: LabelMaps | None,
     place: TrainIndex,
 ) -> Sample:
-    """The image of a place, varied as drawn for it, and its map; if it is bad, another that the
-    place alone decides on."""
+    """The image of a place, varied as drawn for it, its further views, and its map; if it is bad,
+    another that the place alone decides on."""
     epoch, slot, id = place
     bad = list[int]()
+    seen = as_seen(data)
     scaled = isinstance(data, Images) and data.decode == "scaled"
     for attempt in range(ATTEMPTS):
         try:
             image = source.open(id)
-            drawn = augment.draw(data, seed, epoch, slot, image.size)
+            size = image.size
+            each = [
+                augment.draw(own, seed, epoch, slot, size, view) for view, own in enumerate(seen)
+            ]
+            drawn, *others = each
             three = drawn.augment if on_device and isinstance(drawn.augment, Three) else None
             drawn = drawn._replace(augment=None) if three else drawn
-            pixels = augment.apply(image, drawn, scaled)
+            pixels, *views = augment.apply_all(image, [drawn, *others], scaled)
             found = None
             if maps is not None:
                 where = (*drawn.box(image.size), float(drawn.flip), *drawn.affines(data))
                 found = Mapped(where, *maps.read(source.name(id)))
-            return Sample(pixels, id, slot, True, tuple(bad), three, found)
+            return Sample(pixels, id, slot, True, tuple(bad), three, found, views)
         except BadImage:
             bad.append(id)
             key = ("replacement", seed, epoch, slot, attempt)
             id = int(keyed_random.bits(1, *key)[0] % np.uint64(len(source)))
     return Sample(_blank(data), place.id, slot, False, tuple(bad))
+
+
+@lru_cache(maxsize=8)
+def as_seen(data: Data) -> list[Data]:
+    """The data as each view is varied, the image itself first, then group by group."""
+    further = enumerate(data.groups, start=1)
+    return [data.group(0), *(data.group(i) for i, group in further for _ in range(group.count))]
 
 
 def _sample(
@@ -168,7 +182,8 @@ def train_batches(
     sample = partial(_train_sample, source, recipe.data, recipe.seed, on_device, maps)
     drawn = FIELDS if on_device else 0
     map_shape = None if maps is None else (*maps.form.cells, maps.form.top)
-    images = _Batches(source, sample, recipe.data, layout.micro_batch, workers, drawn, map_shape)
+    of = source, sample, recipe.data, layout.micro_batch, workers
+    images = _Batches(*of, drawn, map_shape, view_shapes(recipe.data))
     stream = _stream(images, places(), workers)
     pinned = torch.accelerator.is_available()
     for number in numbers:
@@ -278,16 +293,17 @@ class _Batches(Dataset[Any]):
         workers: int,
         drawn: int = 0,
         map_shape: tuple[int, int, int] | None = None,
+        views: Sequence[tuple[int, int, int, int]] = (),
     ) -> None:
         self.source, self.sample = source, sample
         where = 0 if map_shape is None else numbers_for(data)
-        self.ring = Ring(slots(workers), size, shape_of(data), drawn, map_shape, where)
+        self.ring = Ring(slots(workers), size, shape_of(data), drawn, map_shape, where, views)
 
     def __getitems__(self, wanted: tuple[int, Sequence[Any]]) -> "Filled | Unread":
         """A slot with the images at places, or why no image can be read."""
         slot, places = wanted
         began, bad = time.process_time(), set[int]()
-        numbers, drawn, where, classes, scores, valid, pixels = self.ring.fields(slot)
+        numbers, drawn, where, classes, scores, valid, pixels, views = self.ring.fields(slot)
         try:
             for i, place in enumerate(places):
                 sample = self.sample(place)
@@ -300,12 +316,30 @@ class _Batches(Dataset[Any]):
                     where[i] = 0.0 if found is None else found.where
                     classes[i] = 0 if found is None else found.classes.reshape(-1)
                     scores[i] = 0.0 if found is None else found.scores.reshape(-1)
+                _lay_out(sample.views, [each[i] for each in views], self.ring.views)
                 bad.update(sample.bad)
         except BadMaps as error:
             return Unread(str(error))
         except Unread as error:  # raised, torch would write its own story around it
             return error
         return Filled(self.ring, slot, tuple(sorted(bad)), time.process_time() - began)
+
+
+def _lay_out(
+    views: Sequence[NDArray[np.uint8]],
+    groups: Sequence[NDArray[np.uint8]],
+    shapes: Sequence[tuple[int, int, int, int]],
+) -> None:
+    """Write an image's further views into their groups; nothing but 0 where there is no image.
+
+    Args:
+        groups: of each V x C x h x w bytes.
+        shapes: of each (V, C, h, w).
+    """
+    left = iter(views)
+    for group, shape in zip(groups, shapes, strict=True):
+        for place in group.reshape(shape):
+            place[:] = next(left) if views else 0
 
 
 def numbers_for(data: Data) -> int:

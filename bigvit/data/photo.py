@@ -8,9 +8,10 @@ Shapes: H x W pixels, of red, green, blue and a byte that nobody reads.
 """
 
 import io
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import PIL
@@ -65,24 +66,34 @@ def without() -> str:
     return f"images are decoded by Pillow alone, at half the speed or less; {why}"
 
 
-def part_of(content: bytes, part: Part) -> NDArray[np.uint8] | None:
-    """A part of a JPEG (H, W, 4); None: Pillow is to be asked."""
+def parts_of(content: bytes, parts: Sequence[Part]) -> list[NDArray[np.uint8]] | None:
+    """Parts of a JPEG, each (H, W, 4), which is decoded once, as small as all say; None: Pillow is
+    to be asked."""
     pixels = extension()
-    return None if pixels is None else _part_of(pixels, content, part)
+    return None if pixels is None else _parts_of(pixels, content, parts)
 
 
-def _part_of(pixels: ModuleType, content: bytes, part: Part) -> NDArray[np.uint8] | None:
-    (width, height), (left, top, right, bottom) = part.size, part.window
-    if width * height > WHOLE:
+def _parts_of(
+    pixels: ModuleType, content: bytes, parts: Sequence[Part]
+) -> list[NDArray[np.uint8]] | None:
+    if any(part.size[0] * part.size[1] > WHOLE for part in parts):
         return None
-    x, y, across, down = part.box
-    if (by := part.shrink) > 1:
+    (by,) = {part.shrink for part in parts}
+    found, wanted = list[NDArray[np.uint8]](), list[tuple[Any, ...]]()
+    for part in parts:
+        left, top, right, bottom = part.window
+        found.append(np.empty((bottom - top, right - left, 4), np.uint8))
+        bicubic = part.interpolation == "bicubic"
+        wanted.append((*part[:3], bicubic, _down_first(part), found[-1]))
+    return found if pixels.resized(content, by, tuple(wanted)) else None
+
+
+def _down_first(part: Part) -> bool:
+    """Whether Pillow resizes it along columns first."""
+    (x, y, across, down), (width, height), by = part.box, part.size, part.shrink
+    if by > 1:
         across, down = -(-(x + across) // by) - x // by, -(-(y + down) // by) - y // by
-    down_first = DOWN_FIRST and down > height and down - height > 2 * (across - width)
-    out = np.empty((bottom - top, right - left, 4), np.uint8)
-    bicubic = part.interpolation == "bicubic"
-    made = pixels.resized(content, part.shrink, *part[:3], bicubic, down_first, out)
-    return out if made else None
+    return DOWN_FIRST and down > height and down - height > 2 * (across - width)
 
 
 def _agrees(pixels: ModuleType) -> bool:
@@ -99,12 +110,12 @@ def _agrees(pixels: ModuleType) -> bool:
     ):
         box = (left, top, width, height)
         part = Part(box, (16, 24), (0, 0, 16, 24), "bicubic", by)
-        found = _part_of(pixels, stream.getvalue(), part)
+        made = _parts_of(pixels, stream.getvalue(), [part])
         image = Image.open(io.BytesIO(stream.getvalue()))
         image.draft(image.mode, (image.width // by, image.height // by))
         box = (left // by, top // by, (left + width) // by, (top + height) // by)
         wanted = image.convert("RGB").crop(box).resize((16, 24), Image.Resampling.BICUBIC)
-        if found is None or not np.array_equal(found[..., :3], np.asarray(wanted)):
+        if made is None or not np.array_equal((found := made[0])[..., :3], np.asarray(wanted)):
             return False
         pixels.blur(found, 16, 24, 1.3)
         blurred = wanted.filter(ImageFilter.GaussianBlur(1.3))

@@ -3,7 +3,7 @@
 It runs on the device, outside what is sharded. What else a loss is to be told of an image, as a
 map of labels or a teacher's answer, is made here, and is one more field of `Targets`.
 
-Shapes: B images, C channels, K classes, H x W cells of the model's grid.
+Shapes: B images, C channels, K classes, H x W cells of the model's grid, V views of an image.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,17 +60,18 @@ class Inputs(NamedTuple):
     number: int  # global batches consumed before this one
     # (B, N) int64: of which image each patch is, where the model mixes them and not the images
     mix: Tensor | None = None
+    # of each group of further views, from group 1 (B, V, C, h, w) float32: normalised, never mixed
+    views: tuple[Tensor, ...] = ()
 
 
 class Normalise:
-    """Pixels (B, C, H, W) uint8 -> on the device, of the data's mean 0 and deviation 1, float32."""
+    """Pixels (..., C, H, W) uint8 -> float32 on the device, of the data's mean 0, deviation 1."""
 
     def __init__(self, data: Data, device: torch.device = HOST) -> None:
         self.device = device
         # once: to put them there makes the host wait
         self.mean, self.std = (
-            torch.tensor(values, device=device).view(1, -1, 1, 1)
-            for values in (data.mean, data.std)
+            torch.tensor(values, device=device).view(-1, 1, 1) for values in (data.mean, data.std)
         )
 
     def __call__(self, pixels: Tensor) -> Tensor:
@@ -162,7 +163,8 @@ class Prepare:
         shares = self._of_patches(batch.maps, own, dense, mix)
         told = answers, shares, crop, self.weights, batch.ids, self.every
         targets = Targets(batch.targets, dense, *told)
-        return Inputs(images, targets, batch.draws, batch.number, mix)
+        views = tuple(self.normalise(each) for each in batch.views)
+        return Inputs(images, targets, batch.draws, batch.number, mix, views)
 
     def _of_patches(
         self, maps: SparseMaps | None, own: Tensor, mixed: Tensor, mix: Tensor | None

@@ -3,13 +3,14 @@
 It is mapped once, before they are started, and cut into slots that are used again and again: its
 size is fixed, a micro-batch needs no open file, and /dev/shm is not used.
 
-Shapes: B images in a micro-batch, C channels, H x W pixels, D numbers drawn for each image, maps
-of labels of h x w cells with the k best classes of each.
+Shapes: B images in a micro-batch, C channels, H x W pixels, V views of h x w, D numbers drawn for
+each image, maps of labels of h x w cells with the k best classes of each.
 """
 
 import math
 import mmap
 from collections import deque
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -35,6 +36,7 @@ class Fields(NamedTuple):
     scores: NDArray[np.float16]  # (B, h x w x k)
     valid: NDArray[np.bool_]  # (B,)
     pixels: NDArray[np.uint8]  # (B, C x H x W)
+    views: list[NDArray[np.uint8]]  # of each group (B, V x C x h x w)
 
 
 class Ring:
@@ -48,6 +50,7 @@ class Ring:
         drawn: int = 0,
         map_shape: tuple[int, int, int] | None = None,
         where: int = 0,
+        views: Sequence[tuple[int, int, int, int]] = (),
     ) -> None:
         """
         Args:
@@ -55,13 +58,14 @@ class Ring:
             drawn: numbers that are drawn for each, D.
             map_shape: of its map of labels, (h, w, k), if it has one.
             where: numbers that say what is seen of it.
+            views: of each group of its further views (V, C, h, w).
 
         Raises:
             Unread: there is not so much memory.
         """
         self.images, self.shape, self.drawn = images, shape, drawn
-        self.map_shape, self.where = map_shape, where
-        self.size = slot_bytes(shape, images) + sum(self._more)
+        self.map_shape, self.where, self.views = map_shape, where, views
+        self.size = slot_bytes(shape, images, views) + sum(self._more)
         try:
             self.memory = mmap.mmap(-1, slots * self.size)
         except (OSError, OverflowError) as error:
@@ -78,8 +82,9 @@ class Ring:
     @property
     def parts(self) -> list[int]:
         """Where in a slot the fields after the first begin, bytes."""
-        ends = accumulate([24 * self.images, *self._more, (NUMBERS - 24) * self.images])
-        return list(ends)
+        pixels = [math.prod(shape) * self.images for shape in (self.shape, *self.views)]
+        own = [24 * self.images, *self._more, (NUMBERS - 24) * self.images]
+        return list(accumulate(own + pixels[:-1]))
 
     @property
     def _more(self) -> list[int]:
@@ -90,7 +95,8 @@ class Ring:
 
     def fields(self, slot: int) -> Fields:
         content = np.frombuffer(self.memory, np.uint8, self.size, slot * self.size)
-        numbers, drawn, where, classes, scores, valid, pixels = np.split(content, self.parts)
+        split = np.split(content, self.parts)
+        numbers, drawn, where, classes, scores, valid, pixels, *views = split
         return Fields(
             numbers.view(np.int64).reshape(3, -1),
             drawn.view(np.float64).reshape(self.images, self.drawn),
@@ -99,6 +105,7 @@ class Ring:
             scores.view(np.float16).reshape(self.images, len(scores) // (2 * self.images)),
             valid.view(np.bool_),
             pixels.reshape(self.images, -1),
+            [each.reshape(self.images, -1) for each in views],
         )
 
     def content(self, slot: int) -> Tensor:
@@ -135,7 +142,8 @@ class Filled(NamedTuple):
             content = ring.content(self.slot).clone()
         ring.free.append(self.slot)
         count = ring.images
-        numbers, drawn, *of_maps, valid, pixels = content.tensor_split(ring.parts)
+        fields = content.tensor_split(ring.parts)
+        (numbers, drawn, *of_maps, valid, pixels), views = fields[:7], fields[7:]
         targets, ids, slots = numbers.view(torch.int64).view(3, count)
         return Batch(
             pixels.view(count, *ring.shape),
@@ -149,6 +157,9 @@ class Filled(NamedTuple):
             varied=drawn.view(torch.float64).view(count, -1) if ring.drawn else None,
             maps=None if ring.map_shape is None else _maps(of_maps, count, ring.map_shape),
             core_seconds=self.core_seconds,
+            views=tuple(
+                each.view(count, *shape) for each, shape in zip(views, ring.views, strict=True)
+            ),
         )
 
 

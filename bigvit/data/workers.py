@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sequence
 
 from bigvit.ranks.launched import launched
 from bigvit.recipe import Data, sides
@@ -34,6 +35,13 @@ def shape_of(data: Data) -> tuple[int, int, int]:
     return (data.channels, *sides(data.image_size))
 
 
-def slot_bytes(shape: tuple[int, int, int], images: int) -> int:
-    """Of a micro-batch of so many images."""
-    return images * (NUMBERS + math.prod(shape))
+def view_shapes(data: Data) -> list[tuple[int, int, int, int]]:
+    """Of each group of an image's further views, (V, C, h, w)."""
+    return [(each.count, data.channels, *sides(each.image_size)) for each in data.groups]
+
+
+def slot_bytes(
+    shape: tuple[int, int, int], images: int, views: Sequence[tuple[int, int, int, int]] = ()
+) -> int:
+    """Of a micro-batch of so many images, and of their further views."""
+    return images * (NUMBERS + sum(map(math.prod, (shape, *views))))

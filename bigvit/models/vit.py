@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bigvit.layers.attention import Attention
@@ -21,6 +20,7 @@ from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.patch_embed import PatchEmbed
+from bigvit.layers.positions import on_grid
 from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
@@ -85,18 +85,10 @@ class ClassTokenTransformer(Backbone):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
-        x = upcast(walk.mixed(x_BND)) + self.positions_on(grid)
+        x = upcast(walk.mixed(x_BND)) + on_grid(self.pos_embed, self.grid, grid)
         if not self.attends:
             x = torch.cat([self.class_tokens(len(x)), x], dim=1)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
-
-    def positions_on(self, grid: tuple[int, int]) -> Tensor:
-        """Positions (1, N, D) of a grid; of another than the model's own, as small crops have, they
-        are interpolated bicubically (DINO, arXiv:2104.14294)."""
-        if grid == self.grid:
-            return self.pos_embed
-        pictures = upcast(self.pos_embed).transpose(1, 2).unflatten(2, self.grid)
-        return F.interpolate(pictures, size=grid, mode="bicubic").flatten(2).transpose(1, 2)
 
     def class_tokens(self, count: int) -> Tensor:
         """The class token of so many images, and the distillation token behind it, if any:

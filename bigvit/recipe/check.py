@@ -16,7 +16,15 @@ from bigvit.recipe.bounds import (
     check_numbers,
     leaves,
 )
-from bigvit.recipe.data import Digits, Images, Mix, MixToken, RandomResizedCrop, SimpleRandomCrop
+from bigvit.recipe.data import (
+    Digits,
+    Images,
+    Mix,
+    MixToken,
+    RandomResizedCrop,
+    SimpleRandomCrop,
+    Views,
+)
 from bigvit.recipe.depth import sides
 from bigvit.recipe.models.uniform import TokenLabeled
 from bigvit.recipe.objective import (
@@ -35,6 +43,7 @@ from bigvit.recipe.words import check_text
 
 SCALED = 160
 """Pixels of an input's side up to which scaled decoding is faster."""
+POSITIONS = "pos_embed"  # weights of which there are as many as an image has patches
 INDEX = ("images", "classes", "digest", "contents")
 """What a data set's index is described by, in a checkpoint: index.train.digest."""
 GIVEN = ("teacher.digest", "label_maps.digest")
@@ -161,24 +170,50 @@ def _check_data(recipe: Recipe) -> None:
             if data.augment:
                 pixels = data.augment.pixels
                 allow("data.augment.pixels", pixels, pixels < size, "0 to 7")
+            elif data.views:
+                raise ValueError(
+                    f"data.views: {data.views} is not allowed without data.augment, as all views "
+                    "would be the image itself; choose 0, or shift them"
+                )
         case Images():
-            _check_crop(data)
-            exact = data.decode == "exact" or max(sides(data.image_size)) <= SCALED
+            _check_crop(data, "data")
+            for i, view in enumerate(data.views):
+                _check_crop(view, f"data.views.{i}")
+                _check_size(recipe, view, f"data.views.{i}.image_size")
+            largest = max(max(sides(each.image_size)) for each in (data, *data.views))
+            exact = data.decode == "exact" or largest <= SCALED
             allowed = (
                 f"exact where a side of the input is above {SCALED} pixels: it is no faster there"
             )
             allow("data.decode", data.decode, exact, allowed)
 
 
-def _check_crop(data: Images) -> None:
+def _check_size(recipe: Recipe, view: Views, path: str) -> None:
+    """Refuse views that the model cannot take: it has the same weights for them, but for positions,
+    which are brought to their grid."""
+    model, size = recipe.model, view.image_size
+    try:
+        model.check(size, recipe.starts_from)
+    except ValueError as error:
+        raise ValueError(str(error).replace("data.image_size", path)) from None
+    own, other = (
+        [(op.module, op.parameters, op.times) for op in model.ops(each) if op.module != POSITIONS]
+        for each in (recipe.data.image_size, size)
+    )
+    same = size == recipe.data.image_size or own == other
+    allowed = f"{recipe.data.image_size}, as {type(model).__name__} is built for one size"
+    allow(path, size, same, f"{allowed} (data.image_size)")
+
+
+def _check_crop(data: Images | Views, path: str) -> None:
     match data.crop:
         case RandomResizedCrop():
             for name in ("scale", "ratio"):
                 low, high = getattr(data.crop, name)
-                allow(f"data.crop.{name}", (low, high), low <= high, "the lower one first")
+                allow(f"{path}.crop.{name}", (low, high), low <= high, "the lower one first")
         case SimpleRandomCrop():
             padding, most = data.crop.padding, min(sides(data.image_size)) - 1
-            allow("data.crop.padding", padding, padding <= most, f"0 to {most}")
+            allow(f"{path}.crop.padding", padding, padding <= most, f"0 to {most}")
 
 
 def _check_teacher(recipe: Recipe) -> None:

@@ -1,6 +1,6 @@
 """What is trained on, and how an image becomes an input. No torch here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from bigvit.recipe.bounds import Bound, Classes, CropRatio, Share, ShareBelow1, Side
@@ -18,6 +18,7 @@ __all__ = [
     "SimpleRandomCrop",
     "ThreeAugment",
     "ViewAugment",
+    "ViewGroup",
     "Views",
 ]
 
@@ -30,6 +31,14 @@ TestImages = Annotated[int | None, Bound(0, 10**11)]
 Group = Annotated[int, Bound(2, 2**20)]
 Level = Literal["own", "cifar100", "kingdom", "phylum", "class", "order", "family", "genus", "map"]
 Deviation = Annotated[float, Bound(0.0, 100.0)]
+
+
+@dataclass(frozen=True)
+class ViewGroup:
+    """Views of each image that are alike in size."""
+
+    count: int  # of an image
+    image_size: ImageSize  # pixels: the side of a square, or (height, width)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,15 @@ class Digits:
     @property
     def channels(self) -> int:
         return 1
+
+    @property
+    def groups(self) -> tuple[ViewGroup, ...]:
+        """Further views of each image, by group from 1; group 0 is the image itself."""
+        return (ViewGroup(self.views, self.image_size),) if self.views else ()
+
+    def group(self, number: int) -> "Digits":
+        """The data as the images of a group are varied."""
+        return replace(self, views=0)
 
     @property
     def tested(self) -> bool:
@@ -202,6 +220,26 @@ class Images:
     @property
     def channels(self) -> int:
         return 3
+
+    @property
+    def groups(self) -> tuple[ViewGroup, ...]:
+        """Further views of each image, by group from 1; group 0 is the image itself."""
+        return tuple(ViewGroup(each.count, each.image_size) for each in self.views)
+
+    def group(self, number: int) -> "Images":
+        """The data as the images of a group are varied."""
+        if number == 0:
+            return replace(self, views=())
+        own = self.views[number - 1]
+        return replace(
+            self,
+            image_size=own.image_size,
+            crop=own.crop,
+            flip=own.flip,
+            augment=own.augment,
+            erasing=own.erasing,
+            views=(),
+        )
 
     @property
     def tested(self) -> bool:

@@ -2,7 +2,6 @@
 
 from bigvit.recipe.bounds import allow
 from bigvit.recipe.data import Data, Digits, Mix, MixToken
-from bigvit.recipe.depth import ImageSize
 from bigvit.recipe.dino import Dino
 from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models.pooling import AttentionPooling
@@ -21,13 +20,6 @@ def views_of(data: Data, group: int) -> int:
     if not group:
         return 1
     return data.views if isinstance(data, Digits) else data.views[group - 1].count
-
-
-def size_of(data: Data, group: int) -> ImageSize:
-    """Size of a group's views."""
-    if not group or isinstance(data, Digits):
-        return data.image_size
-    return data.views[group - 1].image_size
 
 
 def check_views(recipe: Recipe) -> None:
@@ -101,24 +93,9 @@ def _check_dino(path: str, dino: Dino, recipe: Recipe) -> None:
 
 
 def _check_group(path: str, group: int, recipe: Recipe) -> None:
-    """A group is there, and the model can see it."""
-    data, count = recipe.data, groups_of(recipe.data)
+    count = groups_of(recipe.data)
     there = f"1 to {count}, the groups of data.views" if count else "absent: data.views has none"
     allow(path, group, 1 <= group <= count, there)
-    size = size_of(data, group)
-    if size == data.image_size:
-        return
-    model, named = recipe.model, f"data.views.{group - 1}.image_size"
-    if not model.any_size:
-        kind = type(model).__name__
-        raise ValueError(
-            f"{named}: {size} is not allowed; {kind} sees images of one size alone, "
-            f"{data.image_size} (data.image_size)"
-        )
-    try:
-        model.check(size, None)
-    except ValueError as error:
-        raise ValueError(str(error).replace("data.image_size", named)) from None
 
 
 def _check_follower(path: str, who: str, recipe: Recipe) -> None:

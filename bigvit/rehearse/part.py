@@ -20,6 +20,7 @@ from bigvit.data.batch import Batch
 from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import draw
 from bigvit.data.prepare import Prepare
+from bigvit.data.workers import view_shapes
 from bigvit.engines.build import build_engine, outline
 from bigvit.engines.engine import Engine, Pending
 from bigvit.ranks.joining import Ranks
@@ -133,4 +134,7 @@ def _batch(recipe: Recipe, layout: Layout, task: Task, rank: int, micro: int) ->
     if recipe.maps:
         cells = torch.zeros(size, 1, 1, 1)
         maps = SparseMaps(torch.zeros(size, 5).double(), cells.int(), cells.half())
-    return Batch(images, numbers, numbers, numbers, 0, micro, real, bad, mix, draws, maps=maps)
+    shapes = view_shapes(recipe.data)
+    views = tuple(torch.zeros(size, *each, dtype=torch.uint8) for each in shapes)
+    of = images, numbers, numbers, numbers, 0, micro, real, bad, mix, draws
+    return Batch(*of, maps=maps, views=views)

@@ -74,7 +74,7 @@ def run(
     recipe, options = command.recipe, command.run
     report = partial(print, flush=True) if folder is not None else lambda _: None
     found = given_checkpoint(start, ranks, report)
-    train_set, test_set = open_splits(recipe.data, options.data_root)
+    train_set, test_set = open_splits(recipe.data, options.data_root, options.classes_map)
     first, due, losses = Place(0, 0), False, ()
     if found is not None:
         manifest = found[1]

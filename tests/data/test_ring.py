@@ -29,7 +29,8 @@ def test_a_slot_holds_what_was_written_until_it_is_free():
     ring = Ring(2, 3, (1, 2, 2))
     for slot in (0, 1):
         assert ring.free.popleft() == slot
-        numbers, *_, valid, pixels = ring.fields(slot)
+        numbers, *_, valid, pixels, views = ring.fields(slot)
+        assert views == []
         numbers[:], valid[:] = 10 * slot + np.arange(9).reshape(3, 3), (True, False, True)
         pixels[:] = 100 * slot + np.arange(12).reshape(3, 4)
     for slot in (1, 0):

@@ -13,6 +13,7 @@ from self_supervised import DIM, DINO, B, built, output, recipe_of, targets
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from bigvit.layers.positions import on_grid
 from bigvit.models.init import initial_weight
 from bigvit.recipe import ImageSize, Mix, RandomResizedCrop, Recipe, Views
 from bigvit.recipe.check import check_recipe
@@ -196,7 +197,7 @@ def test_small_crops_of_a_vit_have_interpolated_positions():
     assert grid != (h, w)
     pictures = model.pos_embed.detach()[0].reshape(h, w, -1).permute(2, 0, 1)[None]
     small = F.interpolate(pictures, size=grid, mode="bicubic")[0].flatten(1).T[None]
-    torch.testing.assert_close(model.positions_on(grid), small)
+    torch.testing.assert_close(on_grid(model.pos_embed, model.grid, grid), small)
     found = model.embed(images)
     other = Task(replace(photos_vit_64, data=replace(photos_vit_64.data, image_size=32)))
     other.load_state_dict({**task.state_dict(), "model.pos_embed": small})

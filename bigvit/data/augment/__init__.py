@@ -1,9 +1,10 @@
 """Random variations of an image: first drawn from a key, then applied.
 
-A recipe's order: crop, flip, 3-Augment and jitter or RandAugment, to an array, random erasing. One
-key a purpose, so that what one step draws moves nothing of another.
+A recipe's order: crop, flip, 3-Augment and jitter or RandAugment or what views go through, to an
+array, random erasing. One key a purpose, so that what one step draws moves nothing of another.
 """
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -12,15 +13,25 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bigvit import keyed_random
-from bigvit.data.augment import crop, erasing, rand_augment, shift, three_augment
+from bigvit.data.augment import crop, erasing, rand_augment, shift, three_augment, view_augment
 from bigvit.data.augment.crop import Box, ResizedCrop, SimpleCrop
 from bigvit.data.augment.erasing import Erased
 from bigvit.data.augment.rand_augment import STILL, Affine, Operations
 from bigvit.data.augment.shift import Moved
 from bigvit.data.augment.three_augment import Three
+from bigvit.data.augment.view_augment import Varied
 from bigvit.data.decode import Photo
-from bigvit.data.photo import extension
-from bigvit.recipe import Data, Digits, Images, RandAugment, Shift, ThreeAugment, sides
+from bigvit.data.photo import Part, extension
+from bigvit.recipe import (
+    Data,
+    Digits,
+    Images,
+    RandAugment,
+    Shift,
+    ThreeAugment,
+    ViewAugment,
+    sides,
+)
 
 
 class Drawn(NamedTuple):
@@ -28,7 +39,7 @@ class Drawn(NamedTuple):
 
     crop: Moved | ResizedCrop | SimpleCrop | None
     flip: bool
-    augment: Three | Operations | None
+    augment: Three | Operations | Varied | None
     erased: Erased | None
 
     def box(self, size: tuple[int, int]) -> Box:
@@ -54,9 +65,16 @@ class Drawn(NamedTuple):
         return [number for affine in found for number in affine]
 
 
-def draw(data: Data, seed: int, epoch: int, slot: int, size: tuple[int, int]) -> Drawn:
-    """The variation of the image at a slot of an epoch, whose `size` is (width, height)."""
-    place = (seed, epoch, slot)
+def draw(
+    data: Data, seed: int, epoch: int, slot: int, size: tuple[int, int], view: int = 0
+) -> Drawn:
+    """The variation of the image at a slot of an epoch, whose `size` is (width, height).
+
+    Args:
+        data: of the view's group (`Data.group`).
+        view: 0 for the image itself; its further views are counted from 1, through all groups.
+    """
+    place = (seed, epoch, slot, view) if view else (seed, epoch, slot)
     match data:
         case Digits(augment=Shift(pixels=pixels)):
             return Drawn(shift.draw(pixels, *place), False, None, None)
@@ -71,7 +89,7 @@ def draw(data: Data, seed: int, epoch: int, slot: int, size: tuple[int, int]) ->
             )
 
 
-def _draw_augment(data: Images, *place: int) -> Three | Operations | None:
+def _draw_augment(data: Images, *place: int) -> Three | Operations | Varied | None:
     match data.augment:
         case ThreeAugment():
             return three_augment.draw(data.augment, *place)
@@ -79,6 +97,8 @@ def _draw_augment(data: Images, *place: int) -> Three | Operations | None:
             # timm: borders get the mean colour, and what turns is resampled as the crop is
             fill = tuple(min(255, round(255 * mean)) for mean in data.mean)
             return rand_augment.draw(data.augment, fill, data.crop.interpolation, *place)
+        case ViewAugment():
+            return view_augment.draw(data.augment, *place)
         case None:
             return None
 
@@ -89,22 +109,54 @@ def apply(image: Image.Image | Photo, drawn: Drawn, scaled: bool = False) -> NDA
     Raises:
         BadImage: it is cut off or damaged.
     """
-    pixels = _applied_fast(image, drawn, scaled) if isinstance(image, Photo) else None
-    if pixels is None:
-        pixels = _applied(image, drawn, scaled)
-    if drawn.erased is not None:
-        drawn.erased.apply(pixels)
-    return pixels
+    return apply_all(image, [drawn], scaled)[0]
 
 
-def _applied(image: Image.Image | Photo, drawn: Drawn, scaled: bool) -> NDArray[np.uint8]:
-    if isinstance(drawn.crop, ResizedCrop | SimpleCrop):
-        image = drawn.crop.apply(image, scaled)
-    elif isinstance(image, Photo):
-        image = image.image()
-    if isinstance(drawn.crop, Moved):
-        image = drawn.crop.apply(image)
-    return _array(_augmented(image, drawn))
+def apply_all(
+    image: Image.Image | Photo, each: Sequence[Drawn], scaled: bool = False
+) -> list[NDArray[np.uint8]]:
+    """An image varied in several ways, each (C, H, W), an array of its own. It is decoded once; a
+    JPEG, if it may be, as small as serves all of them.
+
+    Raises:
+        BadImage: it is cut off or damaged.
+    """
+    parts = _parts(image.size, each, scaled)
+    made = _applied_fast(image, each, parts) if isinstance(image, Photo) else None
+    if made is None:
+        made = _applied(image, each, parts)
+    for pixels, drawn in zip(made, each, strict=True):
+        if drawn.erased is not None:
+            drawn.erased.apply(pixels)
+    return made
+
+
+def _parts(size: tuple[int, int], each: Sequence[Drawn], scaled: bool) -> list[Part]:
+    """What each takes of an image of (width, height), as small as serves all; none, where one is
+    not cropped."""
+    crops = [drawn.crop for drawn in each if isinstance(drawn.crop, ResizedCrop | SimpleCrop)]
+    if len(crops) < len(each):
+        return []
+    parts = [crop.part(size, scaled) for crop in crops]
+    least = min(part.shrink for part in parts)
+    return [part._replace(shrink=least) for part in parts]
+
+
+def _applied(
+    image: Image.Image | Photo, each: Sequence[Drawn], parts: Sequence[Part]
+) -> list[NDArray[np.uint8]]:
+    whole, by = crop.decoded(image, parts[0].shrink if parts else 1)
+    made = list[NDArray[np.uint8]]()
+    for i, drawn in enumerate(each):
+        match drawn.crop:
+            case ResizedCrop() | SimpleCrop():
+                cut = drawn.crop.framed(crop.taken(whole, parts[i], by))
+            case Moved():
+                cut = drawn.crop.apply(whole)
+            case None:
+                cut = whole
+        made.append(_array(_augmented(cut, drawn)))
+    return made
 
 
 def _augmented(image: Image.Image, drawn: Drawn) -> Image.Image:
@@ -113,16 +165,22 @@ def _augmented(image: Image.Image, drawn: Drawn) -> Image.Image:
     return image if drawn.augment is None else drawn.augment.apply(image)
 
 
-def _applied_fast(image: Photo, drawn: Drawn, scaled: bool) -> NDArray[np.uint8] | None:
-    """The same of no more of the image than the crop needs, if it can be had so."""
+def _applied_fast(
+    image: Photo, each: Sequence[Drawn], parts: Sequence[Part]
+) -> list[NDArray[np.uint8]] | None:
+    """The same of no more of the image than the crops need, if it can be had so."""
     fast = extension()
-    if fast is None or not isinstance(drawn.crop, ResizedCrop | SimpleCrop):
+    if fast is None or not parts or (cut := image.parts(parts)) is None:
         return None
-    if (pixels := image.part(drawn.crop.part(image.size, scaled))) is None:
-        return None
-    pixels = drawn.crop.laid_out(pixels)
+    return [_varied_fast(fast, pixels, drawn) for pixels, drawn in zip(cut, each, strict=True)]
+
+
+def _varied_fast(fast: ModuleType, pixels: NDArray[np.uint8], drawn: Drawn) -> NDArray[np.uint8]:
+    """The varied image, made of its part (H, W, 4)."""
+    if isinstance(drawn.crop, ResizedCrop | SimpleCrop):
+        pixels = drawn.crop.laid_out(pixels)
     match drawn.augment:
-        case Three():
+        case Three() | Varied():
             drawn.augment.apply_fast(fast, pixels)
         case Operations():
             return _array(_augmented(Image.fromarray(pixels[..., :3]), drawn))

@@ -47,7 +47,11 @@ class ResizedCrop(NamedTuple):
 
     def apply(self, image: Image.Image | Photo, scaled: bool = False) -> Image.Image:
         """The box, resized."""
-        return taken(image, self.part(image.size, scaled))
+        return self.framed(taken(image, self.part(image.size, scaled)))
+
+    def framed(self, part: Image.Image) -> Image.Image:
+        """The crop, made of its part."""
+        return part
 
 
 class SimpleCrop(NamedTuple):
@@ -85,7 +89,10 @@ class SimpleCrop(NamedTuple):
 
     def apply(self, image: Image.Image | Photo, scaled: bool = False) -> Image.Image:
         """The crop, with its border."""
-        part = taken(image, self.part(image.size, scaled))
+        return self.framed(taken(image, self.part(image.size, scaled)))
+
+    def framed(self, part: Image.Image) -> Image.Image:
+        """The crop, made of its part."""
         return Image.fromarray(self.laid_out(np.asarray(part)))
 
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -162,16 +169,26 @@ def central(size: ImageSize, ratio: float, image: tuple[int, int]) -> Part:
     return Part((0, 0, *image), (width, height), window, "bicubic")
 
 
-def taken(image: Image.Image | Photo, part: Part) -> Image.Image:
+def decoded(image: Image.Image | Photo, shrink: int) -> tuple[Image.Image, int]:
+    """All of an image, by Pillow, and how many times smaller than it is: a JPEG is decoded as much
+    smaller as is asked for."""
+    if isinstance(image, Image.Image):
+        return image, 1
+    made = image.image(shrink)
+    return made, shrink if made.size != image.size else 1
+
+
+def taken(image: Image.Image | Photo, part: Part, by: int = 1) -> Image.Image:
     """A part of an image, by Pillow.
 
     Of a long image, as 1 x 20,000, the whole would be of gigabytes once it is resized: the window
     alone is made, whose pixels are rounded in another order.
+
+    Args:
+        by: how many times smaller the image was decoded that is given.
     """
-    by = 1
     if isinstance(image, Photo):
-        whole, image = image.size, image.image(part.shrink)
-        by = part.shrink if image.size != whole else 1  # no JPEG: it was not decoded smaller
+        image, by = decoded(image, part.shrink)
     resampling = RESAMPLING[part.interpolation]
     x, y, width, height = part.box
     box = (x // by, y // by, -(-(x + width) // by), -(-(y + height) // by))

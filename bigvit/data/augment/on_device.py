@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bigvit.data.augment.three_augment import CHOICES, ENHANCEMENTS, RADII, THRESHOLD, Three
+from bigvit.data.augment import jitter
+from bigvit.data.augment.three_augment import CHOICES, RADII, STRENGTHS, THRESHOLD, Three
 
+ENHANCEMENTS = jitter.ENHANCEMENTS[:STRENGTHS]
 PASSES = 3  # of a box, which make a Gaussian
 REACH = 2  # pixels that a box of the largest radius reaches to each side
 SHARES = 1 << 24  # of a box's weight

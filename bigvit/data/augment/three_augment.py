@@ -5,30 +5,18 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 
 from bigvit import keyed_random
+from bigvit.data.augment import jitter
+from bigvit.data.augment.jitter import Jitter
 from bigvit.recipe import ThreeAugment
 
 Choice = Literal["grayscale", "solarize", "blur"]
 CHOICES: tuple[Choice, ...] = ("grayscale", "solarize", "blur")
 RADII = (0.1, 2.0)  # of the blur, pixels: the authors' repository
 THRESHOLD = 128  # solarizing inverts the values from here on
-
-Enhancement = Literal["brightness", "contrast", "saturation"]
-ENHANCEMENTS: tuple[Enhancement, ...] = ("brightness", "contrast", "saturation")
-ENHANCE = {
-    "brightness": ImageEnhance.Brightness,
-    "contrast": ImageEnhance.Contrast,
-    "saturation": ImageEnhance.Color,
-}
-
-
-class Jitter(NamedTuple):
-    """A factor of colour jitter; 1 changes nothing."""
-
-    what: Enhancement
-    factor: float
+STRENGTHS = 3  # of jitter: brightness, contrast, saturation
 
 
 class Three(NamedTuple):
@@ -49,8 +37,8 @@ class Three(NamedTuple):
                 image = image.filter(ImageFilter.GaussianBlur(radius))
             case _:
                 raise AssertionError(self)
-        for what, factor in self.jitter:
-            image = ENHANCE[what](image).enhance(factor)
+        for each in self.jitter:
+            image = each.apply(image)
         return image
 
     def apply_fast(self, fast: ModuleType, pixels: NDArray[np.uint8]) -> None:
@@ -64,15 +52,8 @@ class Three(NamedTuple):
                 fast.blur(pixels, pixels.shape[1], pixels.shape[0], radius)
             case _:
                 raise AssertionError(self)
-        for what, factor in self.jitter:
-            match what:
-                case "brightness":
-                    fast.towards(pixels, 0, factor)
-                case "contrast":
-                    mean = fast.lightness(pixels) / (pixels.size // 4)
-                    fast.towards(pixels, int(mean + 0.5), factor)
-                case "saturation":
-                    fast.towards_gray(pixels, factor)
+        for each in self.jitter:
+            each.apply_fast(fast, pixels)
 
 
 def draw(augment: ThreeAugment, *place: int) -> Three:
@@ -80,18 +61,5 @@ def draw(augment: ThreeAugment, *place: int) -> Three:
     which, where = keyed_random.uniform(2, "augment", *place).tolist()
     choice = CHOICES[int(which * len(CHOICES))]
     radius = RADII[0] + (RADII[1] - RADII[0]) * where if choice == "blur" else None
-    return Three(choice, radius, _draw_jitter(augment.color_jitter, *place))
-
-
-def _draw_jitter(strength: float, *place: int) -> tuple[Jitter, ...]:
-    if strength == 0:
-        return ()
-    count = len(ENHANCEMENTS)
-    drawn = keyed_random.uniform(2 * count, "jitter", *place).tolist()
-    factors, order = drawn[:count], drawn[count:]
-    # torchvision: no factor below 0
-    low, high = max(0.0, 1 - strength), 1 + strength
-    return tuple(
-        Jitter(ENHANCEMENTS[i], low + (high - low) * factors[i])
-        for i in sorted(range(count), key=order.__getitem__)
-    )
+    strength = augment.color_jitter
+    return Three(choice, radius, jitter.draw([strength] * STRENGTHS, *place))

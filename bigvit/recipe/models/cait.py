@@ -68,8 +68,6 @@ class CaiT(TokenLabeled, OfPatches):
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of a head
 
-    any_size = True
-
     @property
     def fusion(self) -> Fusion | None:
         return self.distillation and self.distillation.prediction

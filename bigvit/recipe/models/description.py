@@ -16,7 +16,6 @@ class Description(ABC):
 
     has_attention = True  # that can be trained while the rest is frozen
     described = True  # that `ops` says what is computed
-    any_size = False  # that one and the same sees images of several sizes in a training
     width = "embed_dim"  # the field that makes it larger
 
     @property

@@ -39,8 +39,6 @@ class ParallelViT(OfPatches):
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of the head
 
-    any_size = True
-
     @property
     def branches(self) -> int:
         return 2 * self.branches_per_block * self.depth

@@ -45,7 +45,6 @@ class PatchConvNet(Description):
     num_classes: bounds.Classes[int]  # classes of the head
 
     has_attention = False  # but in the pooling
-    any_size = True
 
     @property
     def branches(self) -> int:

@@ -24,7 +24,6 @@ class ResNet(Staged):
     num_classes: bounds.Classes[int]  # classes of the head
 
     has_attention = False
-    any_size = True
 
     @property
     def drop_path(self) -> StochasticDepth:

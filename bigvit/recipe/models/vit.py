@@ -49,8 +49,6 @@ class ViT(TokenLabeled, OfPatches):
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of a head
 
-    any_size = True
-
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         d, (h, w) = self.embed_dim, self.grid(image_size)
         pooling, patches = self.pooling, h * w
