@@ -207,10 +207,10 @@ def test_small_crops_of_a_vit_have_interpolated_positions():
 LARGE = RandomResizedCrop(scale=(0.4, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic")
 
 
-def recipe(small: ImageSize = 14, **changes: Any) -> Recipe:
+def recipe(side: ImageSize = 14, **changes: Any) -> Recipe:
     views = (
         Views(1, 28, LARGE, flip=0.5, augment=None, erasing=0.0),
-        Views(6, small, LARGE, flip=0.5, augment=None, erasing=0.0),
+        Views(6, side, LARGE, flip=0.5, augment=None, erasing=0.0),
     )
     data = replace(fashion_resnet.data, mix=None, views=views)
     objective = replace(DINO, **{"warmup_epochs": 2, **changes})
