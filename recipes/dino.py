@@ -7,8 +7,8 @@ others are the paper's epochs. Crops: two of 224 pixels, of which the first is t
 eight of 96; the table of the ten is the `--help` of local_crops_number.
 
 Their ViT is DeiT's. Ours are: bf16 (theirs is fp16), stochastic depth of groups, and that the norm
-of all gradients is clipped (theirs is each parameter's). In the first epoch the last layer gets no
-gradient; its decay goes on, which its norm forgives.
+of all gradients is clipped (theirs is each parameter's). While the last layer is held, its gradients
+are in that norm and in the moments (theirs are not).
 """
 
 from dataclasses import replace
@@ -91,7 +91,7 @@ DINO = Dino(
     teacher_temperature=(0.04, 0.04),
     warmup_epochs=0,
     centre_momentum=0.9,
-    frozen_epochs=1,
+    held_epochs=1,
     large=(0, 1),
     small=(2,),
 )

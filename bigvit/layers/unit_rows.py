@@ -19,18 +19,9 @@ class UnitRows(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.gain = nn.Parameter(torch.empty(outputs, 1)) if gain else None
 
-    def forward(self, input: Tensor, moves: Tensor | None = None) -> Tensor:
-        """(..., in) -> (..., out), float32 or wider.
-
-        Args:
-            moves: a factor of the weights' gradient, (1,): 0 lets them stand still. None: 1.
-        """
-        rows = self._held(upcast(self.weight), moves)
-        rows = F.normalize(rows, dim=1)
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., in) -> (..., out), float32 or wider."""
+        rows = F.normalize(upcast(self.weight), dim=1)
         if self.gain is not None:
-            rows = rows * self._held(upcast(self.gain), moves)
+            rows = rows * upcast(self.gain)
         return F.linear(upcast(input), rows)
-
-    @staticmethod
-    def _held(weight: Tensor, moves: Tensor | None) -> Tensor:
-        return weight if moves is None else torch.lerp(weight.detach(), weight, moves)

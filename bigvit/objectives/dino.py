@@ -30,6 +30,9 @@ class SelfDistillation(Objective):
         self.head = DinoHead(dino, dim)
         self.seen = tuple(group for group in (*dino.large, *dino.small) if group)
         self.asked = dino.large
+        self.held = tuple(
+            f"head.prototypes.{n}" for n, _ in self.head.prototypes.named_parameters()
+        )
         self.noted: Tensor | None = None  # (K,): the sum of the follower's outputs
         self.count = 0
 
@@ -45,17 +48,14 @@ class SelfDistillation(Objective):
         return torch.zeros(stop - start)
 
     def draws(self, name: str, seed: int, number: int, span: tuple[int, int]) -> tuple[Tensor, ...]:
-        """What the epoch decides, nothing random: the follower's temperature (1,), and whether the
-        last layer moves (1,): 1 or 0."""
-        epoch = number // self.updates_per_epoch
-        moves = float(epoch >= self.dino.frozen_epochs)
-        return torch.tensor([self.dino.temperature(epoch)]), torch.tensor([moves])
+        """The follower's temperature (1,), which the epoch decides: nothing random."""
+        return (torch.tensor([self.dino.temperature(number // self.updates_per_epoch)]),)
 
     def forward(self, output: Output, targets: Targets, draws: Sequence[Tensor]) -> Tensor:
-        dino, (temperature, moves) = self.dino, draws
+        dino, (temperature,) = self.dino, draws
         groups = (*dino.large, *dino.small)
         crops = [output.cls[:, None] if group == 0 else output.views[group] for group in groups]
-        student = self.head(torch.cat([upcast(crop) for crop in crops], dim=1), moves)
+        student = self.head(torch.cat([upcast(crop) for crop in crops], dim=1))
         teacher = torch.cat([output.followed[group] for group in dino.large], dim=1)
         summed = teacher.detach().float().sum(dim=(0, 1))
         self.noted = summed if self.noted is None else self.noted + summed

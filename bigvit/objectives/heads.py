@@ -67,15 +67,11 @@ class DinoHead(nn.Module):
         self.hidden, self.last = mlp.hidden, mlp.last
         self.prototypes = UnitRows(dino.bottleneck_dim, dino.outputs, dino.gain == "trained")
 
-    def forward(self, x: Tensor, moves: Tensor | None = None) -> Tensor:
-        """(..., D) -> (..., K), float32 or wider; statistics are of all rows.
-
-        Args:
-            moves: a factor of the last layer's gradient, as of `UnitRows`.
-        """
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., K), float32 or wider; statistics are of all rows."""
         shape = x.shape[:-1]
         x = x.flatten(0, -2)
         for layer in self.hidden:
             x = layer(x)
-        logits = self.prototypes(F.normalize(self.last(x), dim=1), moves)
+        logits = self.prototypes(F.normalize(self.last(x), dim=1))
         return logits.unflatten(0, shape)

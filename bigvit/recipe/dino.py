@@ -33,7 +33,7 @@ class Dino:
     teacher_temperature: Temperature[tuple[float, float]]
     warmup_epochs: LengthFrom0[int]  # of the follower's temperature
     centre_momentum: Share[float]  # share of the centre that stays from update to update
-    frozen_epochs: LengthFrom0[int]  # in which the last layer stands still
+    held_epochs: LengthFrom0[int]  # in which the last layer stands still
     large: Groups  # groups of views that the follower sees, and the student; 0 the images
     small: Groups  # groups of views that the student alone sees
 

@@ -86,7 +86,7 @@ def _check_dino(path: str, dino: Dino, recipe: Recipe) -> None:
             "of two; choose None"
         )
     epochs = recipe.schedule.epochs
-    for name in ("warmup_epochs", "frozen_epochs"):
+    for name in ("warmup_epochs", "held_epochs"):
         value: int = getattr(dino, name)
         allow(f"{path}.{name}", value, value <= epochs, f"0 to schedule.epochs ({epochs})")
     _check_follower(path, "DINO", recipe)

@@ -331,7 +331,7 @@ class Training:
             self.bad.saw(micro, bad)
         finally:
             self.progress.unreadable(self.bad.new_names())
-        batch, lr = place.batch + 1, self.recipe.lr(place.update)
+        batch, rates = place.batch + 1, self.recipe.rates(place.update)
         if batch in self.rollbacks.batches:
             after = Place(batch, place.update)
             self.progress.skipped(after)
@@ -344,12 +344,12 @@ class Training:
         try:
             inputs = self.prepare.later(micro, ahead.micro)
             norms = log and self.options.log_norms
-            info = self.engine.update(inputs, lr, self.guard, norms)
+            info = self.engine.update(inputs, rates, self.guard, norms)
         except (NotFinite, LossJumped) as error:
             ahead.agreed()  # begun on every rank, and needed by none
             raise Met(error, place, micro) from None
         place = Place(batch, place.update + info.applied)
-        self.progress.updated(place, lr, info, log)
+        self.progress.updated(place, rates.lr, info, log)
         return place, ahead
 
     def _evaluated(self, place: Place) -> bool:

@@ -82,7 +82,7 @@ def train_single(
         maps=maps,
     )
     losses = [
-        engine.update(prepare.later(micro), recipe.lr(i)).loss
+        engine.update(prepare.later(micro), recipe.rates(i)).loss
         for i, micro in enumerate(islice(batches, tiny.updates(recipe)))
     ]
     names = {"weight": "", "ema": "ema "}

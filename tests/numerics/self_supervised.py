@@ -37,7 +37,7 @@ DINO = Dino(
     teacher_temperature=(0.04, 0.07),
     warmup_epochs=4,
     centre_momentum=0.9,
-    frozen_epochs=1,
+    held_epochs=1,
     large=(0, 1),
     small=(2,),
 )

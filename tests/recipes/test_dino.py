@@ -44,7 +44,7 @@ EVERYWHERE: dict[str, Any] = {
     "objectives.0.norm": "none",
     "objectives.0.student_temperature": 0.1,
     "objectives.0.centre_momentum": 0.9,
-    "objectives.0.frozen_epochs": 1,
+    "objectives.0.held_epochs": 1,
     "objectives.0.large": (0, 1),
     "objectives.0.small": (2,),
 }
