@@ -7,8 +7,8 @@ others are the paper's epochs. Crops: two of 224 pixels, of which the first is t
 eight of 96; the table of the ten is the `--help` of local_crops_number.
 
 Their ViT is DeiT's. Ours are: bf16 (theirs is fp16), stochastic depth of groups, and that the norm
-of all gradients is clipped (theirs is each parameter's). While the last layer is held, its gradients
-are in that norm and in the moments (theirs are not).
+of all gradients is clipped (theirs is each parameter's). While the last layer is held, its
+gradients are in that norm and in the moments (theirs are not).
 """
 
 from dataclasses import replace

@@ -42,7 +42,8 @@ class Follower(nn.Module):
     @torch.no_grad()
     def forward(self, views: Mapping[int, Tensor]) -> dict[str, dict[int, Tensor]]:
         """Views (B, V, C, h, w) by group, in the model's type -> what is pooled before the head
-        (B, V, D) by group, float32, as `TRUNK`; and under an objective's name what its copy makes of that."""
+        (B, V, D) by group, float32, as `TRUNK`; and under an objective's name what its copy makes
+        of that."""
         pooled = {group: pooled_of(self.model, images) for group, images in views.items()}
         found: dict[str, dict[int, Tensor]] = {TRUNK: pooled}
         for name, of in self.heads.items():
