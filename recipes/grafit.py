@@ -14,6 +14,7 @@ everywhere, bf16, and that images of CIFAR-100 go through ResNet-50 as it is pub
 """
 
 from dataclasses import replace
+from typing import Any
 
 from bigvit.recipe import (
     SGD,
@@ -32,7 +33,6 @@ from bigvit.recipe import (
     ResNet,
     Views,
 )
-from bigvit.recipe.data import Level
 
 SOURCE = "Grafit, thesis sections 2.3, 2.4.3, 2.5.1, tables 2.4, 2.7, 2.8, 2.14; BYOL, appendix"
 TRANSFER = "Grafit, thesis sections 2.4.6, 2.5.4, tables 2.9, 2.10, 2.16"
@@ -146,7 +146,7 @@ globals().update({f"{m}_r50_in1k_224": trained(m, IMAGENET, 4) for m in COMPARED
 
 # Tables 2.5, 2.6, 2.14: iNaturalist at each level; images of table 2.3, classes of table 2.14.
 INATURALIST = {"inat18": ("iNaturalist-2018", 437_513), "inat19": ("iNaturalist-2019", 265_240)}
-LEVELS: dict[str, tuple[Level, int, int]] = {
+LEVELS: dict[str, tuple[Any, int, int]] = {
     "kingdom": ("kingdom", 6, 3),
     "phylum": ("phylum", 25, 4),
     "class": ("class", 57, 9),

@@ -242,5 +242,5 @@ def test_what_cannot_be_is_refused(name: str):
 
 def test_a_head_that_nothing_trains_is_frozen():
     task = Task(replace(recipe_of(DINO), model=digits_vit.model))
-    frozen = {n for n, p in task.named_parameters() if not p.requires_grad}
+    frozen = {n for n, p in task.own_parameters().items() if not p.requires_grad}
     assert frozen == {"model.head.weight", "model.head.bias"}
