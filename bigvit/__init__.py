@@ -98,6 +98,7 @@ def build_loader(
     epoch: int = 0,
     workers: int | None = None,
     device: str = "cpu",
+    classes_map: str | Path | None = None,
 ) -> "Loader":
     """The recipe's images as a model takes them, batch by batch: `inputs.images` (B, C, H, W),
     float32, normalised, and `inputs.targets` with `classes` (B,) and `dense` (B, K).
@@ -111,6 +112,7 @@ def build_loader(
         epoch: of the training, counted from 0.
         workers: processes that decode; by default as the cores allow.
         device: where the inputs are made.
+        classes_map: the file that says the classes of a recipe whose data.level is "map".
 
     Raises:
         ValueError: the data are not there or not the recipe's, or a value is not allowed.
@@ -126,7 +128,8 @@ def build_loader(
     if not 0 <= epoch < recipe.schedule.epochs:
         last = recipe.schedule.epochs - 1
         raise ValueError(f"epoch: {epoch} is not allowed; the recipe has 0 to {last}")
-    train, test = open_splits(recipe.data, None if data_root is None else Path(data_root))
+    root, coarser = (None if each is None else Path(each) for each in (data_root, classes_map))
+    train, test = open_splits(recipe.data, root, coarser)
     if split == "test" and test is None:
         raise ValueError("split: the recipe has no test images (data.test_images 0); use train")
     source, draws = (train, outline(recipe).draws) if split == "train" else (test, None)

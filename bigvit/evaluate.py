@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from bigvit.checkpoint.run import CLASSES, class_names, run_of
+from bigvit.checkpoint.run import CLASSES, class_names, classes_map_of, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.data.bad import gather
 from bigvit.data.batch import Batch
@@ -175,7 +175,7 @@ def evaluate_checkpoint(
     else:
         checkpoint, manifest, task = trained(path, image_size, ema, crop_ratio)
     recipe = task.recipe
-    test_set = open_source(recipe.data, "test", data_root)
+    test_set = open_source(recipe.data, "test", data_root, classes_map_of(checkpoint))
     test_set, among, by = _by_the_runs_classes(test_set, checkpoint, recipe.data.classes)
     right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None
     ranks = alone()

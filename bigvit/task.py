@@ -14,6 +14,8 @@ from bigvit.recipe import Recipe, Teacher
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """A recipe's precision as torch's."""
 
+HEADS = ("head", "fc.")
+"""What the names of a model's heads begin with."""
 
 PREDICTION = "logits"
 """The name of a prediction's logits, among those of the heads that it is made of."""
@@ -30,8 +32,10 @@ class Task(nn.Module):
             for name, parameter in self.model.named_parameters():
                 trained = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
                 parameter.requires_grad_(trained)
-        size = recipe.data.image_size
-        built = [objectives.build(each, recipe.model, size) for each in recipe.objectives]
+        if not recipe.classifies:
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(parameter.requires_grad and not name.startswith(HEADS))
+        built = [objectives.build(each, recipe) for each in recipe.objectives]
         self.names = _distinct([each.name for each in built])
         self.objectives = dict(zip(self.names, built, strict=True))
         self.heads = nn.ModuleDict(self.objectives)  # what only training needs
@@ -45,7 +49,7 @@ class Task(nn.Module):
             pairs = zip(self.objectives.items(), recipe.objectives, strict=True)
             for (name, own), each in pairs:
                 if own.followed is not None:
-                    another = objectives.build(each, recipe.model, size)
+                    another = objectives.build(each, recipe)
                     heads[name] = {own.followed: another.get_submodule(own.followed)}
             self.follower = Follower(second, heads)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from bigvit.checkpoint.of_timm import of_timm
-from bigvit.checkpoint.run import class_names, run_of
+from bigvit.checkpoint.run import class_names, classes_map_of, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Data, Images, Recipe
@@ -32,6 +32,7 @@ class Model(NamedTuple):
     outputs: int
     embed: Callable[[Tensor], Tensor]  # normalised images -> features before the head (B, D)
     module: nn.Module  # with all weights
+    classes_map: Path | None = None  # what says the level of its classes, if a file does
 
 
 def from_run(given: str, ema: bool, ranks: Ranks) -> Model:
@@ -43,7 +44,9 @@ def from_run(given: str, ema: bool, ranks: Ranks) -> Model:
     classes = class_names(run_of(checkpoint), recipe.data.classes)
     name = run_of(checkpoint).resolve().name
     outputs, embed = recipe.model.num_classes, partial(_embed, task.model)
-    return Model(name, recipe.data, task.predictions, classes, outputs, embed, task.model)
+    coarser = classes_map_of(checkpoint)
+    more = outputs, embed, task.model, coarser
+    return Model(name, recipe.data, task.predictions, classes, *more)
 
 
 def from_timm(given: str, data: Data, ranks: Ranks) -> Model:

@@ -12,6 +12,7 @@ from bigvit.recipe.words import read_json
 
 log = logging.getLogger(__name__)
 CLASSES = "classes.json"  # names of the classes, in a run folder
+CLASSES_MAP = "classes_map.json"  # a coarser class of each, in that of a run that was given them
 MOST = 16  # checkpoints that a run looks at for a whole one
 
 
@@ -110,6 +111,14 @@ def find_checkpoint(path: Path) -> Path:
     for reason in found.damaged:
         log.warning("%s; %s is taken instead", reason, found.whole[0])
     return found.whole[0]
+
+
+def classes_map_of(path: Path) -> Path | None:
+    """The file that says coarser classes, kept in the folder of a run that was given them; the run,
+    or a checkpoint of it, is named. None of anything else."""
+    run = run_of(path) if STEP.fullmatch(path.name) else run_named(path) or path
+    file = run / CLASSES_MAP
+    return file if file.is_file() else None
 
 
 def class_names(path: Path, count: int) -> list[str] | None:

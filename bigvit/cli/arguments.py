@@ -142,6 +142,11 @@ def add_data_root(command: argparse.ArgumentParser, default: str = "") -> None:
     command.add_argument("--data-root", type=Path, help=f"where the data set is{default}")
 
 
+def add_classes_map(command: argparse.ArgumentParser) -> None:
+    text = "which coarser class each class is of, where the recipe's data.level is map"
+    command.add_argument("--classes-map", type=Path, metavar="FILE", help=text)
+
+
 def add_image_size(command: argparse.ArgumentParser) -> None:
     text = "another resolution: side, or height and width, pixels"
     command.add_argument("--image-size", number=Side, nargs="+", metavar="PIXELS", help=text)

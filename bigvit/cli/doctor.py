@@ -94,8 +94,10 @@ def _ask_facts(
     """Facts by host, when each was asked and answered, and why others did not."""
     folder = options.run_dir or Path("runs", options.recipe or "")
     root = options.data_root and str(options.data_root)
+    coarser = options.classes_map and str(options.classes_map)
     with _mark(folder, options.run_dir is not None and len(hosts) > 1) as mark:
-        question = asdict(Question(options.recipe, root, str(folder.absolute()), mark))
+        named = str(folder.absolute())
+        question = asdict(Question(options.recipe, root, named, mark, coarser))
         answers = ask(dict.fromkeys(hosts, ["facts", json.dumps(question)]), FACTS)
     facts: dict[str, Facts] = {}
     silent: list[str] = []

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from bigvit.cli.arguments import A_RECIPE, Add, add_data_root
+from bigvit.cli.arguments import A_RECIPE, Add, add_classes_map, add_data_root
 from bigvit.recipe.bounds import Bound
 
 Port = Annotated[int, Bound(1, 65_535)]
@@ -28,6 +28,7 @@ def add(add: Add) -> None:
     command.add_argument("recipe", nargs="?", help=f"also its data: {A_RECIPE}")
     command.add_argument("--hostfile", type=Path, help="as DeepSpeed's (default: this machine)")
     add_data_root(command)
+    add_classes_map(command)
     command.add_argument("--run-dir", type=Path, help="run folder that is meant to be used")
     text = "compare the run in --run-dir with what `bigvit rehearse` found, and do nothing else"
     command.add_argument("--certificate", type=Path, metavar="FILE", help=text)

@@ -14,6 +14,7 @@ def add(add: arguments.Add) -> None:
     command = add("samples", _samples, "draw a training batch as the model sees it")
     command.add_argument("recipe", help=arguments.A_RECIPE)
     arguments.add_data_root(command)
+    arguments.add_classes_map(command)
     text = "number of the global batch"
     command.add_argument("--batch", number=LengthFrom0, default=0, help=text)
     text = "images drawn (default: 32, or the batch where it is smaller)"
@@ -80,7 +81,8 @@ def _samples(options: argparse.Namespace) -> None:
             "--batch draws another one"
         )
     arguments.refuse_unwritable(options.out)
-    run = Run(data_root=options.data_root, label_maps=options.label_maps)
+    options_of_run = ("data_root", "classes_map", "label_maps")
+    run = Run(**{name: getattr(options, name) for name in options_of_run})
     check_data(recipe.data, run)
     check_maps(recipe, run.label_maps, name)
     from bigvit.visualize import drawing

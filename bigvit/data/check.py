@@ -1,10 +1,11 @@
 """Whether a recipe's data are there, asked before anything heavy is loaded."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from bigvit.data.label_maps.maps import LabelMaps
-from bigvit.data.sources import Source, digits, matched, open_source
+from bigvit.data.sources import Source, digits, find_level, matched, open_source
 from bigvit.recipe import Data, Digits, Images, Recipe, Run
 
 
@@ -15,6 +16,7 @@ def check_data(data: Data, run: Run) -> None:
         ValueError: says what was looked for, and where to put it; or all in which the data are not
             the recipe's, with the options that would make it theirs.
     """
+    _check_level(data, run)
     match data:
         case Digits():
             if run.data_root is not None:
@@ -22,9 +24,24 @@ def check_data(data: Data, run: Run) -> None:
             digits.refuse_missing()
         case Images():
             root = run.data_root
-            train = open_source(data, "train", root)
-            test = open_source(data, "test", root) if data.tested else None
-            _compare(data, train, test, root)
+            own = replace(data, level="own")
+            train = open_source(own, "train", root)
+            test = open_source(own, "test", root) if data.tested else None
+            level = find_level(data.level, train.classes, root, run.classes_map)
+            _compare(data, train, test, len(level.classes), root)
+
+
+def _check_level(data: Data, run: Run) -> None:
+    """Refuse a map of classes that the recipe asks for none of, and its lack where it does."""
+    if data.level != "map" and run.classes_map is not None:
+        raise ValueError(
+            f"--classes-map {run.classes_map}: this recipe tells classes apart at the level "
+            f"{data.level} (data.level); leave it out"
+            + ", or add --data.level map"
+            * isinstance(data, Images)
+        )
+    if data.level == "map":
+        find_level("map", (), None, run.classes_map)
 
 
 def check_maps(recipe: Recipe, folder: Path | None, name: str) -> None:
@@ -48,9 +65,15 @@ def check_maps(recipe: Recipe, folder: Path | None, name: str) -> None:
         LabelMaps(folder)
 
 
-def _compare(data: Images, train: Source, test: Source | None, root: Path | None) -> None:
-    """Refuse data that are not of the recipe's numbers."""
-    found = list(_mismatches(data, train, test))
+def _compare(
+    data: Images, train: Source, test: Source | None, classes: int, root: Path | None
+) -> None:
+    """Refuse data that are not of the recipe's numbers.
+
+    Args:
+        classes: at the recipe's level.
+    """
+    found = list(_mismatches(data, train, test, classes))
     if found:
         said = "; ".join(what for what, _ in found)
         options = " ".join(how for _, how in found if how)
@@ -58,7 +81,9 @@ def _compare(data: Images, train: Source, test: Source | None, root: Path | None
         raise ValueError(f"--data-root {root}: {said}{mend}")
 
 
-def _mismatches(data: Images, train: Source, test: Source | None) -> Iterator[tuple[str, str]]:
+def _mismatches(
+    data: Images, train: Source, test: Source | None, count: int
+) -> Iterator[tuple[str, str]]:
     """What of the data is not as the recipe says, and the option that says it as it is."""
 
     def compared(
@@ -71,7 +96,7 @@ def _mismatches(data: Images, train: Source, test: Source | None) -> Iterator[tu
 
     classes = "data.classes", "model.num-classes"
     yield from compared("train", "images", len(train), data.train_images, "data.train-images")
-    yield from compared("train", "classes", len(train.classes), data.classes, *classes)
+    yield from compared("train", "classes", count, data.classes, *classes)
     if test is None:
         return
     yield from compared("test", "images", len(test), data.test_images, "data.test-images")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bigvit.checkpoint.run import classes_map_of
 from bigvit.data.decode import Unread
 from bigvit.data.label_maps.form import BadMaps, Form, Teacher
 from bigvit.data.label_maps.maps import LabelMaps
@@ -110,7 +111,7 @@ def make(
         return convert(given, out, ranks, data_root, image_size, top, say)
     with ranks.agree_on_error(ValueError, raised=BadMaps):
         teacher = dense(given, image_size, ema, ranks.device)
-        source = open_source(teacher.data, "train", data_root)
+        source = open_source(teacher.data, "train", data_root, classes_map_of(Path(given)))
         check_classes(teacher, source, top)
     if len(set(ranks.texts(teacher.digest))) > 1:
         raise BadMaps(f"{given}: the ranks read different weights; every host needs the same")

@@ -103,7 +103,7 @@ def test_images(model: Model, root: Path) -> Source:
     """
     if not isinstance(model.data, Images):
         raise ValueError(f"{model.name}: it takes the bundled digits; name image files instead")
-    return open_source(model.data, "test", root)
+    return open_source(model.data, "test", root, model.classes_map)
 
 
 @torch.no_grad()

@@ -34,6 +34,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     running_mean: Any
     running_var: Any
+    narrow = True  # whether what comes out is in the weights' type
 
     def __init__(self, num_features: int, **options: Any) -> None:
         super().__init__(num_features, **options)
@@ -54,7 +55,7 @@ class BatchNorm(nn.BatchNorm2d):
         return self
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C, h, w) in the weights' type."""
+        """(B, C, h, w) or (B, C) -> the same shape, in the weights' type if it is `narrow`."""
         mean, var = self.running_mean, self.running_var
         if _recomputing and mean is not None:
             mean, var = mean.clone(), var.clone()
@@ -62,4 +63,10 @@ class BatchNorm(nn.BatchNorm2d):
         x, momentum = upcast(input), self.momentum or 0.0
         by_its_own = self.training or mean is None
         x = F.batch_norm(x, mean, var, weight, bias, by_its_own, momentum, self.eps)
-        return x.to(self.weight.dtype)
+        return x.to(self.weight.dtype) if self.narrow else x
+
+
+class UpcastBatchNorm(BatchNorm):
+    """The same, whose result stays float32 or wider."""
+
+    narrow = False

@@ -7,7 +7,7 @@ from pathlib import Path
 from bigvit.checkpoint.asked import Model
 from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.of_timm import TIMM
-from bigvit.checkpoint.run import class_names, find_checkpoint, run_of
+from bigvit.checkpoint.run import class_names, classes_map_of, find_checkpoint, run_of
 from bigvit.data.levels import Level, own_level, read_level
 from bigvit.data.sources import Source, Split, matched, open_source
 from bigvit.data.workers import workers_for
@@ -72,14 +72,14 @@ def given(
     Raises:
         ValueError: something is not there, or does not fit.
     """
-    data, names, folder = WHOLE, None, keep
+    data, names, folder, its_map = WHOLE, None, keep, None
     if is_run(name):
         checkpoint = find_checkpoint(Path(name))
         data = recipe_from_json(read_manifest(checkpoint).recipe).data
-        names = class_names(run_of(checkpoint), data.classes)
+        names, its_map = class_names(run_of(checkpoint), data.classes), classes_map_of(checkpoint)
         folder = run_of(checkpoint) / FOLDER if keep is None else keep
-    train = open_source(data, "train", root)
-    test = matched(open_source(data, "test", root), train) if tested else None
+    train = open_source(data, "train", root, its_map)
+    test = matched(open_source(data, "test", root, its_map), train) if tested else None
     if not other_classes:
         _refuse_others(name, names, train.classes)
     level = (

@@ -150,7 +150,7 @@ def _launch(place: torch.device) -> float:
 
 def _feeding(recipe: Recipe, run: Run) -> float | None:
     """Images a second and core that the loader prepares, over what is modelled."""
-    train_set, _ = open_splits(recipe.data, run.data_root)
+    train_set, _ = open_splits(recipe.data, run.data_root, run.classes_map)
     layout = batch_layout(recipe, 1, batch_layout(recipe, 1, None).micro_batch)
     on_device = run.augment_on != "worker" and torch.cuda.is_available()
     draws = outline(recipe).draws

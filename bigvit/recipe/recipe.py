@@ -5,8 +5,10 @@ from typing import Annotated, Literal
 
 from bigvit.recipe.bounds import Batch, Bound, Share
 from bigvit.recipe.data import Data
+from bigvit.recipe.dino import Dino
+from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models import Model
-from bigvit.recipe.objective import Objective, ReLabel, TokenLabeling
+from bigvit.recipe.objective import DRLoc, Objective, ReLabel, TokenLabeling
 from bigvit.recipe.optim import AdamW, Optimizer, Rates, Schedule, half_cosine
 from bigvit.recipe.teacher import Teacher
 
@@ -63,6 +65,11 @@ class Recipe:
             ema = half_cosine(self.ema, self.ema_end, gone)
         held = max((getattr(each, "frozen_epochs", 0) for each in self.objectives), default=0)
         return Rates(self.lr(update), decay, ema, update < held * self.updates_per_epoch)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether an objective trains the model's own head; else that is frozen, as it began."""
+        return not all(isinstance(each, DRLoc | Grafit | Dino) for each in self.objectives)
 
     @property
     def maps(self) -> bool:

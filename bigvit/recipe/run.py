@@ -25,6 +25,9 @@ class Run:
     run_dir: Path | None = None  # run folder; None: runs/NAME
     lock: bool = True  # lock the run folder; without, go on where the file system has no locks
     data_root: Path | None = None  # folder of the data set; bundled data need none
+    # file that says a coarser class of each class, where the recipe's data.level is map: a JSON
+    # object, or CSV of two columns
+    classes_map: Path | None = None
     init: str | None = None  # weights to start from: a run, checkpoint, export, file, or timm:NAME
     init_ema: bool = False  # start from the average of the weights that lies beside them there
     # its positions down and across, where it cannot say

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bigvit.checkpoint.run import classes_map_of
 from bigvit.checkpoint.trained import trained
 from bigvit.data import augment
 from bigvit.data.decode import BadImage
@@ -104,7 +105,7 @@ def _tried(part: Part, told: Told, asked: Asked) -> Iterator[Block]:
 def _samples(told: Told, asked: Asked) -> Iterator[Block]:
     recipe = told.recipe
     assert recipe is not None
-    run = Run(data_root=asked.root_of(told))
+    run = Run(data_root=asked.root_of(told), classes_map=classes_map_of(told.path))
     panels = sample_panels(recipe, run, 0, min(SAMPLES, recipe.batch_size))
     pictures = [
         picture(
@@ -123,7 +124,7 @@ def _skipped(told: Told, asked: Asked) -> Iterator[Block]:
     assert recipe is not None
     if not (numbers := ids(told)):
         return
-    source = open_source(recipe.data, "train", asked.root_of(told))
+    source = open_source(recipe.data, "train", asked.root_of(told), classes_map_of(told.path))
     most = min(MISTAKES, len(numbers))
     pictures: list[Picture] = []
     for number in (numbers[i * len(numbers) // most] for i in range(most)):
@@ -149,7 +150,7 @@ def _attention(told: Told, asked: Asked) -> Iterator[Block]:
     task, data = model.task, model.task.recipe.data
     if not data.tested:
         return
-    source = open_source(data, "test", asked.root_of(told))
+    source = open_source(data, "test", asked.root_of(told), classes_map_of(told.path))
     shown = _spread(source, data, ATTENDED)
     images = torch.stack([torch.from_numpy(pixels) for _, pixels in shown])
     maps, output = attended(task.model, Normalise(data)(images))
@@ -246,7 +247,7 @@ def _mistakes(told: Told, asked: Asked) -> Iterator[Block]:
     answers, source, data = compare(
         [str(told.path)], None, root, asked.batch_size, asked.workers, most=asked.images
     )
-    total = len(open_source(data, "test", root))
+    total = len(open_source(data, "test", root, classes_map_of(told.path)))
     count, right = len(answers.truth), answers.right[0]
     of = "" if total == len(source) else f" of {total:,}, evenly spaced"
     yield Text(

@@ -12,7 +12,7 @@ from bigvit.checkpoint.skipped import parse_batches
 from bigvit.data import photo
 from bigvit.data.bad import BadImages, TooManyBad
 from bigvit.data.batch import Batch
-from bigvit.data.class_weights import Weights
+from bigvit.data.class_weights import Weights, labels_for
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
@@ -74,7 +74,7 @@ def run(
     recipe, options = command.recipe, command.run
     report = partial(print, flush=True) if folder is not None else lambda _: None
     found = given_checkpoint(start, ranks, report)
-    train_set, test_set = open_splits(recipe.data, options.data_root)
+    train_set, test_set = open_splits(recipe.data, options.data_root, options.classes_map)
     first, due, losses = Place(0, 0), False, ()
     if found is not None:
         manifest = found[1]
@@ -175,7 +175,8 @@ class Training:
         """
         self.recipe, self.options, self.layout = command.recipe, command.run, layout
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
-        self.prepare = Prepare(self.recipe, self.ranks.device, teaching, weights)
+        labels = labels_for(self.recipe, train_set)
+        self.prepare = Prepare(self.recipe, self.ranks.device, teaching, weights, labels)
         self.train_set, self.test_set, self.maps = train_set, test_set, maps
         self.progress, self.profile = progress, profile
         self.stop_requested, self.rollbacks = stop_requested, rollbacks

@@ -22,6 +22,8 @@ from typing import Any
 
 from bigvit.checkpoint import jobs, metrics
 from bigvit.checkpoint.files import append, write_json
+from bigvit.checkpoint.run import CLASSES_MAP
+from bigvit.data.levels import read_map
 from bigvit.recipe import Command
 from bigvit.recipe.store import to_json
 from bigvit.recipe.words import read_json
@@ -166,6 +168,8 @@ class RunFolder:
             | {"python": sys.version.split()[0]},
             "git": _git_revision(),
         }
+        if command.run.classes_map is not None:
+            write_json(self.path / CLASSES_MAP, read_map(command.run.classes_map))
         write_json(self.path / "recipe.json", description)
         start = {
             "begins": None if begins is None else str(begins),

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from bigvit.checkpoint.manifest import Damaged
-from bigvit.checkpoint.run import checkpoints_of, run_of
+from bigvit.checkpoint.run import checkpoints_of, classes_map_of, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.data.loader import test_batches
 from bigvit.data.prepare import Normalise
@@ -63,7 +63,8 @@ def ratios(path: Path, images: int, data_root: Path | None) -> list[Ratios]:
 def _ratios_of(path: Path, images: int, data_root: Path | None) -> Ratios:
     checkpoint, manifest, task = trained(path)
     data = task.recipe.data
-    batch = next(test_batches(open_source(data, "test", data_root), data, images, 0, 1, 0))
+    test = open_source(data, "test", data_root, classes_map_of(checkpoint))
+    batch = next(test_batches(test, data, images, 0, 1, 0))
     # in float64: a branch of 1e-6 of the stream is what is left of a difference
     found = branch_ratios(task.model.double(), Normalise(data)(batch.images).double())
     attention, mlp = found.unbind(dim=1)

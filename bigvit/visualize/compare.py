@@ -122,15 +122,17 @@ def compare(
     ranks = alone()
     runs = {each: from_run(each, ema, ranks) for each in given if not each.startswith(TIMM)}
     given_data = data is not None
+    coarser = None
     if data is None:
-        data = next(iter(runs.values())).data
+        first = next(iter(runs.values()))
+        data, coarser = first.data, first.classes_map
     for each, model in runs.items():
         if _kind(model.data) != _kind(data):
             raise ValueError(
                 f"{each} was trained on {_kind(model.data)}, and the test set has {_kind(data)}; "
                 "compare models of the same kind of images"
             )
-    test = open_source(data, "test", data_root)
+    test = open_source(data, "test", data_root, coarser)
     if len(test.classes) > data.classes or (given_data and len(test.classes) < data.classes):
         raise ValueError(
             f"the test set has {len(test.classes):,} classes, and its recipe {data.classes:,}; "

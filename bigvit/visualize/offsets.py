@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from bigvit.checkpoint.model import read_checkpoint
+from bigvit.checkpoint.run import classes_map_of
 from bigvit.data import augment
 from bigvit.data.decode import BadImage, image_of
 from bigvit.data.prepare import Normalise
@@ -75,7 +76,8 @@ def guess(
     name, head, normalise = found[0], task.objectives[found[0]], Normalise(recipe.data)
     assert isinstance(head, DenseRelativeLocalization)
     guesses: list[Guess] = []
-    for number, (label, image) in enumerate(_images(recipe, images, count, data_root)):
+    shown = _images(recipe, images, count, data_root, classes_map_of(path))
+    for number, (label, image) in enumerate(shown):
         pixels = torch.from_numpy(augment.test_image(image, recipe.data))
         output = task.model(normalise(pixels[None]), None, task.wanted)
         last = head.tokens_of(output)[-1]
@@ -109,12 +111,16 @@ def picture(guesses: Sequence[Guess]) -> Figure:
 
 
 def _images(
-    recipe: Recipe, paths: Sequence[Path], count: int, data_root: Path | None
+    recipe: Recipe,
+    paths: Sequence[Path],
+    count: int,
+    data_root: Path | None,
+    classes_map: Path | None,
 ) -> list[tuple[str, Image.Image]]:
     if paths:
         return [(path.name, image_of(path, recipe.data)) for path in paths]
     try:
-        source = open_source(recipe.data, "test", data_root)
+        source = open_source(recipe.data, "test", data_root, classes_map)
         return [(source.name(i), source.read(i)) for i in range(min(count, len(source)))]
     except BadImage as error:
         raise ValueError(str(error)) from None

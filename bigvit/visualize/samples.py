@@ -57,7 +57,7 @@ def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Pan
     """The panels of such a picture. Raises as `draw_samples` does."""
     with torch.device("meta"):
         task = Task(recipe)
-    source = open_source(recipe.data, "train", run.data_root)
+    source = open_source(recipe.data, "train", run.data_root, run.classes_map)
     layout, maps = Layout(1, recipe.batch_size, 1), None
     if run.label_maps is not None:
         maps = LabelMaps(run.label_maps)

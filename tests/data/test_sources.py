@@ -368,7 +368,8 @@ from bigvit.data.sources import open_source
 from bigvit.recipe import Images, RandomResizedCrop, Run
 crop = RandomResizedCrop(scale=(0.1, 1.0), ratio=(1.0, 1.0), interpolation="bicubic")
 half = (0.5,) * 3
-data = Images("x", 8, None, 2, 16, crop, 0.5, None, 0.0, 1, None, half, half, 1.0, "exact", 0.0)
+more = ((), "own", 1, None, half, half, 1.0, "exact", 0.0)
+data = Images("x", 8, None, 2, 16, crop, 0.5, None, 0.0, *more)
 for root in map(Path, sys.argv[1:]):
     check_data(data, Run(data_root=root))
     print(sum(open_source(data, "train", root).read(i).width for i in range(8)))

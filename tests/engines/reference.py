@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import step_name
-from bigvit.data.class_weights import weights_for
+from bigvit.data.class_weights import labels_for, weights_for
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare, Teacher
@@ -72,7 +72,8 @@ def train_single(
     if change is not None:
         change(engine)
     source = source or DigitsSource("train")
-    prepare = Prepare(recipe, engine.ranks.device, teacher, weights_for(recipe, source))
+    given = weights_for(recipe, source), labels_for(recipe, source)
+    prepare = Prepare(recipe, engine.ranks.device, teacher, *given)
     batches = train_batches(
         source,
         recipe,

@@ -1,18 +1,32 @@
 """Where images come from, one form a file."""
 
+from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from bigvit.data.levels import Level, cifar100_level, coarser_level, own_level, read_level
 from bigvit.data.sources import arrays, folders, hugging_face, inaturalist, shards
 from bigvit.data.sources.digits import DigitsSource
 from bigvit.data.sources.part import PartSource, parted
 from bigvit.data.sources.source import NAMES, Source, Split
 from bigvit.recipe import Data, Digits, Images
 
-__all__ = ["DigitsSource", "Source", "Split", "matched", "open_source", "open_splits", "renumbered"]
+__all__ = [
+    "DigitsSource",
+    "Source",
+    "Split",
+    "find_level",
+    "levelled",
+    "matched",
+    "open_source",
+    "open_splits",
+    "renumbered",
+]
+
+PARITY = {str(digit): ("even", "odd")[digit % 2] for digit in range(10)}
 
 FORMS = """the forms that are read:
   ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg (or test/); to evaluate only, or with a part held
@@ -27,12 +41,24 @@ FORMS = """the forms that are read:
   hf:NAME, a data set on the Hugging Face hub"""
 
 
-def open_source(data: Data, split: Split, root: Path | None = None) -> Source:
-    """The images of a split of a recipe's data, which lie at `root` unless they are bundled.
+def open_source(
+    data: Data, split: Split, root: Path | None = None, classes_map: Path | None = None
+) -> Source:
+    """The images of a split of a recipe's data, which lie at `root` unless they are bundled, by the
+    classes of the recipe's level.
+
+    Args:
+        classes_map: the file that says them, where the level is "map".
 
     Raises:
-        ValueError: they are not there, or cannot be read.
+        ValueError: they are not there, or cannot be read; or a class is of no class of the level.
     """
+    source = _open_own(data, split, root)
+    return levelled(source, find_level(data.level, source.classes, root, classes_map))
+
+
+def _open_own(data: Data, split: Split, root: Path | None) -> Source:
+    """The same by the data set's own classes."""
     match data:
         case Digits():
             return DigitsSource(split)
@@ -50,21 +76,73 @@ def open_source(data: Data, split: Split, root: Path | None = None) -> Source:
                 raise ValueError(f"{error}; {without}: name others by --data-root") from None
 
 
-def open_splits(data: Data, root: Path | None = None) -> tuple[Source, Source | None]:
+def open_splits(
+    data: Data, root: Path | None = None, classes_map: Path | None = None
+) -> tuple[Source, Source | None]:
     """Training and test images of a recipe's data; None where it has no test images. Classes are
     numbered as the training images'.
 
     Raises:
-        ValueError: they are not there, cannot be read, or have other classes for testing.
+        ValueError: they are not there, cannot be read, or have other classes for testing; or a
+            class is of no class of the recipe's level.
     """
-    train = open_source(data, "train", root)
+    train = _open_own(data, "train", root)
+    level = find_level(data.level, train.classes, root, classes_map)
     if not data.tested:
-        return train, None
-    test = open_source(data, "test", root)
+        return levelled(train, level), None
+    test = _open_own(data, "test", root)
     try:
-        return train, matched(test, train)
+        return levelled(train, level), levelled(matched(test, train), level)
     except ValueError as error:
         raise ValueError(f"--data-root {root}: {error}") from None
+
+
+def find_level(
+    name: str, classes: Sequence[str], root: Path | None = None, classes_map: Path | None = None
+) -> Level:
+    """A level of a data set's own classes, by its name in a recipe (`data.level`).
+
+    Args:
+        root: where the data set is, whose lists may say it.
+        classes_map: the file that does, where it is "map".
+
+    Raises:
+        ValueError: what says it is not there, cannot be read, or lacks a class.
+    """
+    match name:
+        case "own" | "digit":
+            return own_level(classes)
+        case "parity":
+            return coarser_level(PARITY, classes, "the digits' parity")
+        case "cifar100":
+            return cifar100_level(classes)
+        case "map":
+            if classes_map is None:
+                raise ValueError(
+                    "--classes-map is missing: which coarser class is each class of (data.level "
+                    "map)? Name a JSON object, or CSV of two columns"
+                )
+            return read_level(classes_map, classes)
+        case _:
+            where = f"--data-root {root}: no {name} is known of its classes (data.level)"
+            if root is None:
+                raise ValueError(f"{where}; name iNaturalist's folder")
+            try:
+                ranks = inaturalist.ranks_of(root)
+                of_class = {each: ranks[each][name] for each in ranks}
+                return coarser_level(of_class, classes, f"iNaturalist's {name}")
+            except (ValueError, KeyError) as error:
+                raise ValueError(f"{where}: {error}") from None
+
+
+def levelled(source: Source, level: Level) -> Source:
+    """A source by the classes of a level of its own ones."""
+    if level == own_level(source.classes):
+        return source
+    by_level = copy(source)
+    by_level.classes = level.classes
+    by_level.targets = np.array(level.of, np.int32)[source.targets]
+    return by_level
 
 
 def matched(test: Source, train: Source) -> Source:

@@ -4,6 +4,7 @@ elsewhere (an absolute path, or one with `..`) is refused."""
 
 import json
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 from bigvit.data.sources.folders import FileNames, FileSource, shown
 from bigvit.data.sources.source import Split
 
+RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")
+NAMED = "categories.json"  # names and ranks of the categories, where the lists lack them
 LISTS = {"train": "train20[0-9][0-9].json", "test": "val20[0-9][0-9].json"}
 
 
@@ -61,6 +64,57 @@ def open_lists(root: Path, split: Split) -> FileSource:
         )
     targets = np.array([target for target, _ in images], np.int32)
     return FileSource(root, FileNames(names), targets, [str(name) for _, name in numbers])
+
+
+@lru_cache(maxsize=1)
+def ranks_of(root: Path) -> dict[str, dict[str, str]]:
+    """Of each class, by its name in the lists, the group that it belongs to by rank (`RANKS`): as
+    the list of training images says it, or categories.json beside it, which was given out where
+    those hide the names.
+
+    Raises:
+        ValueError: none of them says it, or it is damaged.
+    """
+    lists = [file for name in LISTS.values() for file in sorted(root.glob(name))]
+    if not lists:
+        raise ValueError(f"there is no {LISTS['train'].replace('[0-9][0-9]', 'YY')}")
+    file = lists[0]
+    try:
+        with file.open("rb") as opened:
+            listed = json.load(opened, object_hook=_category)
+        names = {number: str(name) for number, name, _ in listed["categories"]}
+        ranks = {number: of for number, _, of in listed["categories"]}
+        if (named := root / NAMED).is_file() and not all(ranks.values()):
+            file = named
+            with file.open("rb") as opened:
+                said = json.load(opened)
+            ranks = {each.get("id", i): _ranks(each) for i, each in enumerate(said)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"{file.name} is damaged, or says no categories ({type(error).__name__}: {error}); "
+            "get it again"
+        ) from None
+    if missing := [name for number, name in names.items() if not ranks.get(number)]:
+        raise ValueError(
+            f"{file.name} does not say the {', '.join(RANKS)} of {len(missing):,} of "
+            f"{len(names):,} categories ({missing[0]!r}, ...); lay iNaturalist's {NAMED} beside it"
+        )
+    return {name: ranks[number] for number, name in names.items()}
+
+
+def _category(item: dict[str, Any]) -> Any:
+    """What is needed of a category: number, name and ranks. Of images and annotations nothing."""
+    if "file_name" in item or "category_id" in item:
+        return None
+    if "name" in item and "id" in item:
+        return item["id"], item["name"], _ranks(item)
+    return item
+
+
+def _ranks(item: dict[str, Any]) -> dict[str, str]:
+    """A category's ranks; none, where one is missing."""
+    found = {rank: item[rank] for rank in RANKS if isinstance(item.get(rank), str)}
+    return found if len(found) == len(RANKS) else {}
 
 
 def _is_below(name: bytes) -> bool:

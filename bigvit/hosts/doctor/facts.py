@@ -34,6 +34,7 @@ class Question:
     data_root: str | None
     folder: str  # the run folder, which need not exist
     mark: str | None  # a file that the asking host made where the run folder is, or is to be
+    classes_map: str | None = None  # a file, with a recipe whose data.level is map
 
 
 @dataclass(frozen=True)
@@ -194,14 +195,17 @@ def _recipe_and_data(
     from bigvit.recipe.find import find_recipe
     from bigvit.recipe.store import digest
 
-    root = None if question.data_root is None else Path(question.data_root)
+    root, coarser = (
+        None if each is None else Path(each) for each in (question.data_root, question.classes_map)
+    )
     values = data = None
     try:
         _, recipe = find_recipe(question.recipe)
         values = digest(recipe)
-        check_data(recipe.data, Run(data_root=root))
+        check_data(recipe.data, Run(data_root=root, classes_map=coarser))
         data = {}
-        for split, source in zip(("train", "test"), open_splits(recipe.data, root), strict=True):
+        splits = open_splits(recipe.data, root, coarser)
+        for split, source in zip(("train", "test"), splits, strict=True):
             if source is None:
                 continue
             index = describe(source)
