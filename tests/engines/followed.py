@@ -30,7 +30,7 @@ ROWS, WIDTH, OUTPUTS = 64, 5, 11
 class Followed(CrossEntropy):
     """A recipe's objective that the tests build."""
 
-    frozen_epochs: int
+    held_epochs: int
 
 
 class Follows(Objective):
@@ -113,7 +113,7 @@ recipe: Recipe = replace(
     data=replace(tiny.lamb.data, views=2),
     objectives=(
         *tiny.lamb.objectives,
-        Followed(weight=0.5, smoothing=0.0, class_weights=None, frozen_epochs=1),  # pyright: ignore
+        Followed(weight=0.5, smoothing=0.0, class_weights=None, held_epochs=1),  # pyright: ignore
     ),
     schedule=replace(tiny.adamw.schedule, epochs=2, warmup_epochs=0),
     ema=0.8,
