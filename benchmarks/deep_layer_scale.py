@@ -33,6 +33,7 @@ from bigvit.recipe import (
     Images,
     LayerScale,
     RandomResizedCrop,
+    Rates,
     Recipe,
     Residual,
     Run,
@@ -124,7 +125,7 @@ def train(recipe: Recipe, root: Path, ranks: Ranks, updates: int, tested: int) -
         # the schedule over the budget: a tenth of it is an "epoch"
         lr = recipe.schedule.lr(recipe.optim.lr, i, updates // recipe.schedule.epochs)
         try:
-            losses.append(engine.update(prepare.later(next(batches)), lr).loss)
+            losses.append(engine.update(prepare.later(next(batches)), Rates(lr)).loss)
         except NotFinite:
             return Outcome(math.nan, math.nan, math.nan)
     assert isinstance(test, ArraySource)

@@ -172,7 +172,7 @@ def accuracy(recipe: Recipe, data: Data) -> float:
     for update, micro in enumerate(
         train_batches(data.train, recipe, layout, 0, 0, 0, engine.task.draws)
     ):
-        engine.update(prepare.later(micro), recipe.lr(update))
+        engine.update(prepare.later(micro), recipe.rates(update))
     with torch.no_grad():
         counts = evaluate(engine.predict, data.test, recipe.data, 250, alone())
     return 100 * counts.top1 / counts.images

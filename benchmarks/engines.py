@@ -73,7 +73,7 @@ def rank(engine: str, sharding: str, small: bool, updates: int) -> None:
     from bigvit.data.prepare import Prepare
     from bigvit.engines.build import build_engine, meet_ranks, outline
     from bigvit.ranks.joining import connect, end
-    from bigvit.recipe import AdamW, Layout, Run
+    from bigvit.recipe import AdamW, Layout, Rates, Run
 
     torch.set_num_threads(1)
     taken = recipe(small, count=16)
@@ -94,7 +94,7 @@ def rank(engine: str, sharding: str, small: bool, updates: int) -> None:
     for i in range(updates + 1):
         ranks.agree(0)
         first, began = sent(), time.perf_counter()
-        built.update(prepare.later(micro), 1e-3)
+        built.update(prepare.later(micro), Rates(1e-3))
         ranks.agree(0)
         if i:  # the first makes buffers
             seconds.append(time.perf_counter() - began)

@@ -33,7 +33,7 @@ from benchmarks.reads import waiting
 from benchmarks.stochastic_depth import timms
 from bigvit.engines.engine import Engine, Pending
 from bigvit.models import ClassTokenTransformer
-from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe import Layout, Rates, Recipe, Run
 from bigvit.task import Task
 
 SECONDS = 240.0
@@ -78,7 +78,7 @@ def steps(s: Scale) -> list[Row]:
         whole = seconds(
             s,
             {
-                "ours": lambda one=one: ours.update([one], 1e-3),
+                "ours": lambda one=one: ours.update([one], Rates(1e-3)),
                 "theirs": lambda made=made: theirs(made.images, made.targets),
             },
         )
@@ -103,7 +103,7 @@ def use(s: Scale) -> list[Row]:
     recipe, count = undropped(s.h), s.batches[1]
     ours = engine(s, recipe)
     one = pending(s, ours.task, batch(ours.task, count, s.device))
-    took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
+    took = seconds(s, {"ours": lambda: ours.update([one], Rates(1e-3))})["ours"]
     flops = 6 * recipe.model.macs(s.image) * count / took
     here, what = device_here(s), f"row 3: model FLOPs use, {count / took:.0f} images/s"
     if here is None:
@@ -162,7 +162,7 @@ def large(s: Scale) -> list[Row]:
     """H-52: one update."""
     ours = engine(s, s.h52)
     one = pending(s, ours.task, batch(ours.task, s.batches[0], s.device))
-    took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
+    took = seconds(s, {"ours": lambda: ours.update([one], Rates(1e-3))})["ours"]
     peak = torch.cuda.max_memory_allocated() / 1e9 if s.device.type == "cuda" else 0.0
     return [Row("H-52: images/s, peak GB", f"{s.batches[0] / took:.0f}, {peak:.1f}")]
 
@@ -185,10 +185,10 @@ def reads(s: Scale) -> list[Row]:
     ranks = connect(meet_ranks(Run(timeout=120)), 120)
     made: Engine = build_engine(recipe, Run(), Layout(1, count, 1), ranks)
     one = pending(s, made.task, batch(made.task, count, s.device))
-    made.update([one], 1e-3)
+    made.update([one], Rates(1e-3))
     found: Counter[str] = Counter()
     with waiting(found):
-        made.update([one], 1e-3)
+        made.update([one], Rates(1e-3))
     return [
         Row(
             "row 5: waits for the device, ours",

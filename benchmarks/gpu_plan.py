@@ -12,7 +12,7 @@ from benchmarks.measure import Row
 from bigvit.plan.calibration import measured
 from bigvit.plan.choose import Choice, Machines
 from bigvit.plan.devices import Device, find_device, known_as
-from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe import Layout, Rates, Recipe, Run
 
 LOW, HIGH, APART = 0.97, 1.08, 0.10  # of memory planned over measured; of time
 
@@ -70,7 +70,7 @@ def _case(s: Scale, case: Case, device: Device, known: bool) -> list[Row]:
         torch.cuda.reset_peak_memory_stats()
     ours = engine(s, recipe, case.recomputed, case.compiled)
     one = pending(s, ours.task, batch(ours.task, case.batch, s.device))
-    took = seconds(s, {"ours": lambda: ours.update([one], 1e-3)})["ours"]
+    took = seconds(s, {"ours": lambda: ours.update([one], Rates(1e-3))})["ours"]
     what = f"row 9: {case.what}, batch {case.batch}"
     time_ = choice.clock.update / took
     ok = abs(time_ - 1) <= APART if known else None

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.measure import Row, arguments, report
 from bigvit.plan.states import States, states
 from bigvit.plan.traffic import totals, traffic
-from bigvit.recipe import AdamW, Layout, Recipe, Run
+from bigvit.recipe import AdamW, Layout, Rates, Recipe, Run
 from bigvit.recipe.find import find_recipe
 
 WITHIN = 0.01
@@ -244,11 +244,11 @@ def measured(case: Case, ranks: Any, folder: Path) -> tuple[int, int, dict[tuple
 
         engine.parallel.register_comm_hook(None, reduce)
     for _ in range(3):  # stage 3 knows its order after two
-        engine.update(prepare.later(micro), 1e-3)
+        engine.update(prepare.later(micro), Rates(1e-3))
     SENT.clear()
     stepping: list[int] = []
     optimizer.register_step_pre_hook(lambda *_: stepping.append(memory.held()))
-    engine.update(prepare.later(micro), 1e-3)
+    engine.update(prepare.later(micro), Rates(1e-3))
     sent = dict(SENT)
     return max(stepping), memory.held(), sent
 

@@ -23,7 +23,16 @@ from bigvit.engines.build import build_engine, outline
 from bigvit.engines.teacher import Teaching
 from bigvit.plan.activations import executed_macs
 from bigvit.ranks.joining import alone
-from bigvit.recipe import AveragePooling, Layout, Recipe, ResNet, Run, SoftDistillation, Teacher
+from bigvit.recipe import (
+    AveragePooling,
+    Layout,
+    Rates,
+    Recipe,
+    ResNet,
+    Run,
+    SoftDistillation,
+    Teacher,
+)
 from bigvit.recipes.photos import photos_vit_64
 
 BATCH = 32
@@ -89,7 +98,7 @@ def main() -> int:
         engine = build_engine(each, run, layout, alone())
         prepare = Prepare(each, teacher=teacher)
         one = [batch(each, outline(each).draws(0, (0, BATCH)))]
-        runs[name] = lambda e=engine, p=prepare, b=one: e.update(p.later(b), 1e-3)
+        runs[name] = lambda e=engine, p=prepare, b=one: e.update(p.later(b), Rates(1e-3))
     shares: list[float] = []
 
     def watched() -> None:

@@ -8,11 +8,14 @@ from torch import Tensor, nn
 from bigvit import models, objectives
 from bigvit.data.batch import Draws
 from bigvit.data.prepare import Inputs
+from bigvit.models.follower import FOLLOWER, TRUNK, Follower, pooled_of
 from bigvit.recipe import Recipe, Teacher
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """A recipe's precision as torch's."""
 
+HEADS = ("head", "fc.")
+"""What the names of a model's heads begin with."""
 
 PREDICTION = "logits"
 """The name of a prediction's logits, among those of the heads that it is made of."""
@@ -29,18 +32,33 @@ class Task(nn.Module):
             for name, parameter in self.model.named_parameters():
                 trained = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
                 parameter.requires_grad_(trained)
-        size = recipe.data.image_size
-        built = [objectives.build(each, recipe.model, size) for each in recipe.objectives]
+        if not recipe.classifies:
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(parameter.requires_grad and not name.startswith(HEADS))
+        built = [objectives.build(each, recipe) for each in recipe.objectives]
         self.names = _distinct([each.name for each in built])
         self.objectives = dict(zip(self.names, built, strict=True))
         self.heads = nn.ModuleDict(self.objectives)  # what only training needs
         self.wanted = sorted({block for each in built for block in each.wanted})
+        self.seen = sorted({group for each in built for group in each.seen})
+        self.asked = sorted({group for each in built for group in each.asked})
+        if self.asked:
+            # built anew: a copy would be of what stage 3 has cut by now
+            second = models.build(recipe.model, recipe.data.image_size)
+            heads: dict[str, dict[str, nn.Module]] = {}
+            pairs = zip(self.objectives.items(), recipe.objectives, strict=True)
+            for (name, own), each in pairs:
+                if own.followed is not None:
+                    another = objectives.build(each, recipe)
+                    heads[name] = {own.followed: another.get_submodule(own.followed)}
+            self.follower = Follower(second, heads)
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Initialise every parameter from the recipe's seed."""
+        """Initialise every parameter from the recipe's seed; a follower's are those that it
+        follows."""
         for name, parameter in self.named_parameters():
-            parameter.copy_(self.initial_weight(name))
+            parameter.copy_(self.initial_weight(name.removeprefix(FOLLOWER)))
 
     def initial_weight(self, name: str) -> Tensor:
         """What a parameter is at first, or a buffer of `statistics`; float32."""
@@ -51,8 +69,18 @@ class Task(nn.Module):
 
     def statistics(self) -> dict[str, Tensor]:
         """Buffers that training changes: what batches were like. Others follow from the recipe."""
-        kept = self.state_dict().keys()
+        kept = {name for name in self.state_dict() if not name.startswith(FOLLOWER)}
         return {name: buffer for name, buffer in self.named_buffers() if name in kept}
+
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """All but a follower's, which are an average of these."""
+        named = self.named_parameters()
+        return {name: p for name, p in named if not name.startswith(FOLLOWER)}
+
+    def following(self) -> dict[str, nn.Parameter]:
+        """A follower's, by the names of those that they follow."""
+        named = self.named_parameters()
+        return {n.removeprefix(FOLLOWER): p for n, p in named if n.startswith(FOLLOWER)}
 
     def forward(self, inputs: Inputs | Tensor) -> dict[str, Tensor]:
         """The weighted losses of a training micro-batch, float32 scalars by name.
@@ -64,15 +92,34 @@ class Task(nn.Module):
         """
         if isinstance(inputs, Tensor):
             return self.predictions(inputs)
-        images, targets, draws, number, mix = inputs[:5]
+        images, targets, draws, number, mix, views = inputs
+        followed = self._followed(images, views)
         mixing = {} if mix is None else {"mix": mix}
         output = self.model(self._to_model(images), draws.model, self.wanted, **mixing)
-        epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
-        each = zip(self.objectives.items(), draws.objectives, strict=True)
-        return {
-            name: objective.weighted(objective(output, targets, drawn), epoch, epochs)
-            for (name, objective), drawn in each
+        seen = {
+            group: pooled_of(self.model, self._to_model(views[group - 1]), draws.views[group - 1])
+            for group in self.seen
         }
+        epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
+        losses: dict[str, Tensor] = {}
+        for (name, each), drawn in zip(self.objectives.items(), draws.objectives, strict=True):
+            answers = followed.get(name, followed[TRUNK])
+            own = output._replace(
+                views={group: seen[group] for group in each.seen},
+                followed={group: answers[group] for group in each.asked},
+            )
+            losses[name] = each.weighted(each(own, targets, drawn), epoch, epochs)
+        if self.seen or self.asked:
+            # a head that no objective reads has a gradient, too: engines wait for it
+            losses[self.names[0]] = losses[self.names[0]] + 0 * output.logits.float().sum()
+        return losses
+
+    def _followed(self, images: Tensor, views: tuple[Tensor, ...]) -> dict[str, dict[int, Tensor]]:
+        """What the follower makes of what it is asked for, as its forward pass says."""
+        if not self.asked:
+            return {TRUNK: {}}
+        groups = (images[:, None], *views)
+        return self.follower({group: self._to_model(groups[group]) for group in self.asked})
 
     def predict(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W), normalised -> logits (B, K) whose softmax is the prediction, nothing
@@ -96,7 +143,17 @@ class Task(nn.Module):
         """Everything random about positions [start, stop) of a global batch, made on the host."""
         seed = self.recipe.seed
         drawn = (each.draws(n, seed, number, span) for n, each in self.objectives.items())
-        return Draws(self.model.draws(seed, number, span), tuple(drawn))
+        views = list[Any]()
+        for group, each in enumerate(self.recipe.data.groups, start=1):
+            of = span[0] * each.count, span[1] * each.count
+            seen = group in self.seen
+            views.append(self.model.draws(seed, number, of, group) if seen else None)
+        return Draws(self.model.draws(seed, number, span), tuple(drawn), tuple(views))
+
+    @property
+    def held(self) -> set[str]:
+        """Names of parameters that stand still at first."""
+        return {f"heads.{name}.{p}" for name, of in self.objectives.items() for p in of.held}
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are not decayed although they are matrices."""

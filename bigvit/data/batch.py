@@ -16,6 +16,8 @@ class Draws(NamedTuple):
 
     model: Any  # what its `draws` made
     objectives: tuple[tuple[Tensor, ...], ...]  # what each one's `draws` made
+    # what the model's `draws` made for each group of views, from 1 on; None where it is not seen
+    views: tuple[Any, ...] = ()
 
 
 class Batch(NamedTuple):

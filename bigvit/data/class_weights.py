@@ -1,4 +1,4 @@
-"""What each class counts in a loss, from how many training images it has.
+"""What each class counts in a loss, from how many training images it has; and which they are.
 
 Shapes: K classes.
 """
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigvit.data.sources.source import Source
-from bigvit.recipe import BinaryCrossEntropy, CrossEntropy, Recipe
+from bigvit.recipe import BinaryCrossEntropy, CrossEntropy, Grafit, Recipe
 from bigvit.recipe.objective import ClassWeights
 
 Weights = Mapping[ClassWeights, NDArray[np.float32]]
@@ -57,6 +57,13 @@ def weights_for(recipe: Recipe, source: Source) -> Weights:
         return {each: class_weights(each, counts) for each in asked.values()}
     except ValueError as error:
         raise ValueError(f"{next(iter(asked))}.{error}") from None
+
+
+def labels_for(recipe: Recipe, source: Source) -> NDArray[np.int64] | None:
+    """The classes (N,) of all training images, where an objective compares with all of them."""
+    if any(isinstance(each, Grafit) and each.knn for each in recipe.objectives):
+        return np.asarray(source.targets, np.int64).copy()
+    return None
 
 
 def asked_by(recipe: Recipe) -> dict[str, ClassWeights]:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import torch
 
-from bigvit.data.class_weights import weights_for
+from bigvit.data.class_weights import labels_for, weights_for
 from bigvit.data.loader import Draw, test_batches, train_batches
 from bigvit.data.prepare import Inputs, Prepare
 from bigvit.data.sources import Source
@@ -39,7 +39,8 @@ class Loader:
 
     def _trained(self, draws: Draw) -> Iterator[Inputs]:
         device, weights = torch.device(self.device), weights_for(self.recipe, self.source)
-        prepare, count = Prepare(self.recipe, device, weights=weights), len(self)
+        labels = labels_for(self.recipe, self.source)
+        prepare, count = Prepare(self.recipe, device, weights=weights, labels=labels), len(self)
         layout = batch_layout(self.recipe, 1, None)
         batches = train_batches(
             self.source, self.recipe, layout, 0, self.workers, self.epoch * count, draws

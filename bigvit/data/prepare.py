@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bigvit.data.augment import on_device
@@ -46,6 +47,8 @@ class Targets(NamedTuple):
     # (B, K) float32: what a map of labels says of the whole crop, mixed as the images are
     crop: Tensor | None = None
     weights: Mapping[ClassWeights, Tensor] = NO_WEIGHTS  # (K,) float32, by what asks for them
+    ids: Tensor | None = None  # (B,) int64: which images of the data set
+    every: Tensor | None = None  # (N,) int64: classes of all training images, if they are asked for
 
 
 class Inputs(NamedTuple):
@@ -111,8 +114,12 @@ class Prepare:
         device: torch.device = HOST,
         teacher: Teacher | None = None,
         weights: Weights | None = None,
+        labels: NDArray[np.int64] | None = None,
     ) -> None:
-        """Args: weights: of classes, as `weights_for` makes them; left out: all 1."""
+        """Args:
+        weights: of classes, as `weights_for` makes them; left out: all 1.
+        labels: (N,) classes of all training images, as `labels_for` gives them.
+        """
         self.normalise = Normalise(recipe.data, device)
         self.classes = torch.arange(recipe.model.num_classes, device=device)
         self.group = recipe.data.mixing_group
@@ -128,6 +135,7 @@ class Prepare:
             each: torch.from_numpy(given.get(each, every)).to(device)
             for each in asked_by(recipe).values()
         }
+        self.every = None if labels is None else torch.from_numpy(labels).to(device)
         self.ahead = Ahead(device)
         self.teacher = teacher
         self.grid = recipe.model.grid(recipe.data.image_size)
@@ -153,7 +161,8 @@ class Prepare:
             crop = None if crop is None else mix_targets(crop, batch.mix, self.group)
         answers = None if self.teacher is None else self.teacher(images)
         shares = self._of_patches(batch.maps, own, dense, mix)
-        targets = Targets(batch.targets, dense, answers, shares, crop, self.weights)
+        told = answers, shares, crop, self.weights, batch.ids, self.every
+        targets = Targets(batch.targets, dense, *told)
         views = tuple(self.normalise(each) for each in batch.views)
         return Inputs(images, targets, batch.draws, batch.number, mix, views)
 

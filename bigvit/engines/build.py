@@ -11,6 +11,7 @@ from torch import Tensor
 from bigvit.engines.arrangement import arrangement
 from bigvit.engines.deepspeed.config import deepspeed_config
 from bigvit.engines.engine import Engine
+from bigvit.engines.kept import KEPT, begin
 from bigvit.engines.loss_scale import LossScale
 from bigvit.optim.state import MOMENTS
 from bigvit.ranks.joining import Ranks, alone, meet
@@ -55,6 +56,8 @@ def build_engine(
         task.model.recompute(run.checkpoint_activations)
         if run.compile:
             task.model.compile_blocks()  # after `recompute`, which it must see
+            if task.asked:
+                task.follower.model.compile_blocks()
         return task
 
     first = outline(recipe)  # timm's models are made here: within `zero.Init` they cannot be
@@ -113,6 +116,8 @@ def fill(engine: Engine, initial: Initial, scalars: dict[str, Any] | None = None
             if part.name != name:
                 name, weight = part.name, initial(part.name).reshape(-1)
             part.view.copy_(weight[part.start : part.stop])
+        elif part.kind == KEPT:
+            begin(engine.task, part)
     engine.loaded(engine.scalars() if scalars is None else {"optimizer_steps": 0, **scalars})
 
 

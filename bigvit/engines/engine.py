@@ -15,6 +15,7 @@ from torch import Tensor
 from bigvit.data.prepare import Inputs
 from bigvit.engines.norms import Norms
 from bigvit.ranks.joining import Ranks
+from bigvit.recipe import Rates
 from bigvit.task import Task
 
 BuildTask = Callable[[], Task]
@@ -59,7 +60,7 @@ class Slice:
     """A rank's part of a named tensor, in full precision."""
 
     name: str  # as in the task's state
-    kind: str  # weight, exp_avg, exp_avg_sq, ema, buffer
+    kind: str  # weight, exp_avg, exp_avg_sq, ema, buffer, kept
     shape: tuple[int, ...]  # of the whole tensor
     start: int  # first element of the flattened tensor
     stop: int  # one past the last
@@ -110,11 +111,16 @@ class Engine(Protocol):
     task: Task
 
     def update(
-        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
+        self,
+        micro: Sequence[Pending],
+        rates: Rates,
+        check: Check | None = None,
+        norms: bool = False,
     ) -> StepInfo:
         """One optimizer step on this rank's micro-batches of a global batch.
 
         Args:
+            rates: as the recipe's `rates` says.
             check: sees the loss before the weights change, at the price of waiting for it.
             norms: whether norms by block are wanted.
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from fairscale.nn.data_parallel import ShardedDataParallel
 from fairscale.optim.oss import OSS
 from torch import Tensor, nn
@@ -26,10 +27,11 @@ from bigvit.engines.engine import (
     mean_over_ranks,
     total,
 )
+from bigvit.engines.kept import meet, settled
 from bigvit.engines.masters import Master, Masters
 from bigvit.optim.groups import parameter_groups
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Recipe
+from bigvit.recipe import Rates, Recipe
 from bigvit.task import DTYPES
 
 
@@ -46,7 +48,7 @@ class FairscaleEngine:
     ) -> None:
         self.ranks = ranks
         self.task = build().to(ranks.device, DTYPES[recipe.precision])
-        named = dict(self.task.named_parameters())
+        named = self.task.own_parameters()
         trained = {name for name, p in named.items() if p.requires_grad}
         groups = parameter_groups(named, trained, self.task, recipe)
         self.oss: Any = OSS(groups, optim=_Stepped, lr=0.0)
@@ -76,7 +78,22 @@ class FairscaleEngine:
                 writer = i % ranks.world == ranks.rank
                 held.append(Master(name, tuple(p.shape), 0, p, writer))
         over = partial(total, None, ranks.device)  # each rank holds other parameters
-        self.masters = Masters(held, self.task, recipe, ranks, over, step=self.oss.step)
+        followers = self.task.following()
+        self.masters = Masters(
+            held, self.task, recipe, ranks, over, step=self.oss.step, followers=followers
+        )
+        # of each rank, what follows the parameters that it steps
+        names = {id(p): name for name, p in named.items()}
+        self.followers = [
+            [
+                followers[name].data
+                for group in of
+                for p in group["params"]
+                if (name := names[id(p)]) in followers
+            ]
+            for of in self.oss.partition_parameters()
+        ]
+        meet(self.task, ranks)
         self.pairs = [(named[each.name], each.weight) for each in held]
         self.oss.optim.then = self._step
 
@@ -95,7 +112,16 @@ class FairscaleEngine:
                 working.copy_(master)
 
     def update(
-        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
+        self,
+        micro: Sequence[Pending],
+        rates: Rates,
+        check: Check | None = None,
+        norms: bool = False,
+    ) -> StepInfo:
+        return settled(self.task, lambda: self._update(micro, rates, check, norms))
+
+    def _update(
+        self, micro: Sequence[Pending], rates: Rates, check: Check | None, norms: bool
     ) -> StepInfo:
         factor, each = (self.masters.loss_scale.scale, len(micro)), list[dict[str, Tensor]]()
         for i, inputs in enumerate(micro):
@@ -106,10 +132,25 @@ class FairscaleEngine:
         losses = mean_over_ranks(self.task, each, self.statistics, self.ranks)
         gradients = {name: p.grad for name, p in self.named.items()}
         try:
-            return self.masters.update(losses, gradients, lr, check, norms)
+            info = self.masters.update(losses, gradients, rates, check, norms)
+            if info.applied:
+                self._follow()
+            return info
         finally:
             # not OSS' own: what lies in a bucket of ShardedDataParallel would stay there
             self.parallel.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """The average, from the rank that has it, for the follower on all. Collective."""
+        self.masters.follow()
+        for rank, held in enumerate(self.followers):
+            if held:
+                flat = torch.cat([each.view(-1) for each in held])
+                dist.broadcast(flat, rank)
+                parts = flat.split([each.numel() for each in held])
+                for each, part in zip(held, parts, strict=True):
+                    each.copy_(part.view_as(each))
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
@@ -130,6 +171,7 @@ class FairscaleEngine:
         self.oss.optim.then = self._refresh
         self.oss.step()  # the others are given what was read
         self.oss.optim.then = self._step
+        self._follow()
 
 
 class _Stepped(torch.optim.Optimizer):

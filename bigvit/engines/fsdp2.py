@@ -32,11 +32,12 @@ from bigvit.engines.engine import (
     mean_over_ranks,
     total,
 )
+from bigvit.engines.kept import meet, settled
 from bigvit.engines.masters import Master, Masters
 from bigvit.optim.matrices import Exchange
 from bigvit.ranks.joining import Ranks
 from bigvit.ranks.launched import launched
-from bigvit.recipe import Recipe
+from bigvit.recipe import Rates, Recipe
 from bigvit.task import DTYPES, PREDICTION
 
 
@@ -70,6 +71,14 @@ class FSDP2Engine:
         for block in self.task.model.all_blocks():
             fully_shard(block, **policy)
             block.register_forward_pre_hook(_own_copy)  # after torch's
+        self.followers = list[FSDPModule]()
+        if self.task.asked:
+            again: dict[str, Any] = policy | {
+                "reshard_after_forward": True
+            }  # no backward pass uses them
+            follower = self.task.follower
+            parts = [*follower.model.all_blocks(), follower]
+            self.followers = [fully_shard(part, **again) for part in parts]
         fully_shard(self.task, **policy)
         where = torch.device("cpu") if offload else ranks.device
         self.task._apply(
@@ -81,7 +90,11 @@ class FSDP2Engine:
         over = partial(total, group, ranks.device)
         exchange = Exchange(self.mesh.get_local_rank(-1), group, ranks.device)
         held = list(self._held())
-        self.masters = Masters(held, self.task, recipe, ranks, over, exchange=exchange)
+        local = {n: cast(DTensor, p).to_local() for n, p in self.task.following().items()}
+        self.masters = Masters(
+            held, self.task, recipe, ranks, over, exchange=exchange, followers=local
+        )
+        meet(self.task, ranks)
 
     def _held(self) -> Iterator[Master]:
         """This rank's pieces: of each weight, rows of its first dimension."""
@@ -95,12 +108,21 @@ class FSDP2Engine:
             yield Master(name, tuple(p.shape), cuts[rank], weight, writer, held)
 
     def _sharded(self) -> Iterator[tuple[str, DTensor]]:
-        for name, p in self.task.named_parameters():
+        for name, p in self.task.own_parameters().items():
             assert isinstance(p, DTensor), name
             yield name, p
 
     def update(
-        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
+        self,
+        micro: Sequence[Pending],
+        rates: Rates,
+        check: Check | None = None,
+        norms: bool = False,
+    ) -> StepInfo:
+        return settled(self.task, lambda: self._update(micro, rates, check, norms))
+
+    def _update(
+        self, micro: Sequence[Pending], rates: Rates, check: Check | None, norms: bool
     ) -> StepInfo:
         factor, each = (self.masters.loss_scale.scale, len(micro)), list[dict[str, Tensor]]()
         for i, inputs in enumerate(micro):
@@ -114,7 +136,14 @@ class FSDP2Engine:
         }
         for p in self.task.parameters():
             p.grad = None
-        return self.masters.update(losses, gradients, lr, check, norms)
+        info = self.masters.update(losses, gradients, rates, check, norms)
+        self._follow()
+        return info
+
+    def _follow(self) -> None:
+        self.masters.follow()
+        for part in self.followers:
+            part.reshard()  # what is gathered of them is older
 
     def _next(self, last: bool) -> None:
         """Prepare for a micro-batch: what is sent once an update is sent with the last one."""
@@ -145,6 +174,7 @@ class FSDP2Engine:
         self.masters.loaded(scalars)
         for module in self.modules:
             module.reshard()  # what an evaluation has left gathered are other weights
+        self._follow()
 
 
 def _own_copy(_block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

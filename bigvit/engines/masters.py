@@ -5,6 +5,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,14 +13,15 @@ from torch import Tensor, nn
 
 from bigvit import optim
 from bigvit.engines.engine import Check, Slice, StepInfo, buffer_slices
+from bigvit.engines.kept import kept_slices
 from bigvit.engines.loss_scale import LossScale
 from bigvit.engines.norms import Squares
-from bigvit.optim import LAMB, MUON, Segment, Shard
+from bigvit.optim import EMA, LAMB, MUON, Segment, Shard
 from bigvit.optim.groups import matrices, parameter_groups
 from bigvit.optim.matrices import Exchange, matrices_of
 from bigvit.optim.state import fresh_state, kinds, set_steps, steps
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Recipe
+from bigvit.recipe import Rates, Recipe
 from bigvit.task import Task
 
 Total = Callable[[Tensor], Tensor]
@@ -50,15 +52,18 @@ class Masters:
         total: Total | None = None,
         step: Callable[[], object] | None = None,
         exchange: Exchange | None = None,
+        followers: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
         """Args:
         held: what this rank holds, in the model's order; pieces may be empty.
         total: None where every parameter is here.
         exchange: the ranks that have pieces of the same parameters; None where these are whole.
+        followers: of the task's follower what this rank is to fill, by the names of what that
+            follows; cut as these are.
         step: ends in a step of `optimizer`, which it is by itself. Parameters are whole then.
         """
         self.held, self.task, self.ranks, self.total = held, task, ranks, total
-        self.trained = {name for name, p in task.named_parameters() if p.requires_grad}
+        self.trained = {name for name, p in task.own_parameters().items() if p.requires_grad}
         self.stepped = [each for each in held if each.name in self.trained]
         weights = {each.name: each.weight for each in held}
         shapes: dict[Tensor, tuple[int, ...]] = {each.weight: each.shape for each in held}
@@ -70,6 +75,7 @@ class Masters:
             self._attach(self.optimizer, exchange)
         for each in self.stepped:
             fresh_state(self.optimizer, each.weight)
+        self.following = list(self._followed(followers))
         self.step = step
         if isinstance(self.optimizer, LAMB) and total is not None and step is None:
             names = sorted(self.trained)
@@ -80,6 +86,27 @@ class Masters:
                 self.optimizer.shards[weight] = Shard(segments, len(names), slots, total)
         self.clip_norm = recipe.clip_norm
         self.loss_scale = LossScale(recipe.precision == "fp16")
+
+    def _followed(self, followers: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each follower with the average that is copied into it. Where both are of one type and in
+        one place they are the same memory, and nothing is."""
+        for each in self.held:
+            if (own := followers.get(each.name)) is None:
+                continue
+            own, average = own.detach(), each.weight.detach()
+            if each.name in self.trained:
+                state = self.optimizer.state[each.weight]
+                if (own.dtype, own.device) == (average.dtype, average.device):
+                    state[EMA] = own
+                    continue
+                average = state[EMA]
+            yield own, average
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """The average, as it is now, for the follower."""
+        for own, average in self.following:
+            own.copy_(average)
 
     def _attach(self, muon: MUON, exchange: Exchange | None) -> None:
         """Tell Muon which matrices there are."""
@@ -97,7 +124,7 @@ class Masters:
         self,
         losses: Mapping[str, Tensor],
         gradients: Mapping[str, Tensor | None],
-        lr: float,
+        rates: Rates,
         check: Check | None,
         norms: bool,
     ) -> StepInfo:
@@ -111,7 +138,7 @@ class Masters:
             NotFinite: on every rank, before the weights change. What `check` raises, too.
         """
         try:
-            return self._update(losses, gradients, lr, check, norms)
+            return self._update(losses, gradients, rates, check, norms)
         finally:
             for each in self.stepped:
                 each.weight.grad = None
@@ -120,7 +147,7 @@ class Masters:
         self,
         losses: Mapping[str, Tensor],
         gradients: Mapping[str, Tensor | None],
-        lr: float,
+        rates: Rates,
         check: Check | None,
         norms: bool,
     ) -> StepInfo:
@@ -141,8 +168,7 @@ class Masters:
             self.loss_scale.succeeded()
             self._unscale_and_clip(found, norm, scale)
             of_blocks = self._norms(float(norm)) if norms else None
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr * group["lr_scale"]
+            optim.set_rates(self.optimizer, rates)
             (self.step or self.optimizer.step)()
         else:
             self.loss_scale.overflowed(losses)
@@ -166,7 +192,7 @@ class Masters:
             gradient.mul_(1 / divisor)
 
     def _norms(self, norm: float) -> dict[str, dict[str, float]]:
-        squares = Squares(dict(self.task.named_parameters()))
+        squares = Squares(self.task.own_parameters())
         for each in self.stepped:
             if each.writer and each.weight.grad is not None:
                 squares.add(each.name, each.weight.grad, each.weight)
@@ -184,6 +210,7 @@ class Masters:
                     view = tensor.view(-1)
                     yield Slice(each.name, kind, each.shape, start, stop, view, each.writer)
         yield from buffer_slices(self.task.statistics(), writer=self.ranks.rank == 0)
+        yield from kept_slices(self.task)
 
     def scalars(self) -> dict[str, Any]:
         """What else a resumed run needs."""

@@ -17,9 +17,10 @@ from bigvit.engines.engine import (
     backward,
     mean_losses,
 )
+from bigvit.engines.kept import meet, settled
 from bigvit.engines.masters import Master, Masters
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Recipe
+from bigvit.recipe import Rates, Recipe
 from bigvit.task import DTYPES
 
 
@@ -30,7 +31,7 @@ class SingleEngine:
     def __init__(self, build: BuildTask, recipe: Recipe, ranks: Ranks) -> None:
         self.ranks = ranks
         self.task = build().to(ranks.device)
-        named = dict(self.task.named_parameters())
+        named = self.task.own_parameters()
         masters = named
         if recipe.precision != "fp32":
             masters = {name: nn.Parameter(p.detach().clone().float()) for name, p in named.items()}
@@ -39,16 +40,26 @@ class SingleEngine:
                 p.grad_dtype = DTYPES[recipe.gradient_precision]
         self.pairs = [(p, masters[name]) for name, p in named.items()]
         held = [Master(name, tuple(p.shape), 0, p) for name, p in masters.items()]
-        self.masters = Masters(held, self.task, recipe, ranks)
+        self.masters = Masters(held, self.task, recipe, ranks, followers=self.task.following())
+        meet(self.task, ranks)
 
     def update(
-        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
+        self,
+        micro: Sequence[Pending],
+        rates: Rates,
+        check: Check | None = None,
+        norms: bool = False,
+    ) -> StepInfo:
+        return settled(self.task, lambda: self._update(micro, rates, check, norms))
+
+    def _update(
+        self, micro: Sequence[Pending], rates: Rates, check: Check | None, norms: bool
     ) -> StepInfo:
         losses = dict(zip(self.task.names, self._accumulate(micro).unbind(), strict=True))
         gradients = {name: p.grad for name, p in self.task.named_parameters()}
         for p in self.task.parameters():
             p.grad = None
-        info = self.masters.update(losses, gradients, lr, check, norms)
+        info = self.masters.update(losses, gradients, rates, check, norms)
         self._refresh()
         return info
 
@@ -63,6 +74,7 @@ class SingleEngine:
         for working, master in self.pairs:
             if working is not master:
                 working.copy_(master)
+        self.masters.follow()
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:

@@ -28,11 +28,13 @@ class BatchNorm(nn.BatchNorm2d):
     """BatchNorm (arXiv:1502.03167), eps 1e-5 and momentum 0.1 as a rule, computed in float32.
 
     Its running mean and variance are float32 whatever the weights' type; engines average them over
-    ranks, and checkpoints hold them. Batches are not counted: nothing uses that number.
+    ranks, and checkpoints hold them. Batches are not counted: nothing uses that number. Where they
+    are None, nothing is kept, and each batch is normalised by its own (`models/follower.py`).
     """
 
     running_mean: Any
     running_var: Any
+    narrow = True  # whether what comes out is in the weights' type
 
     def __init__(self, num_features: int, **options: Any) -> None:
         super().__init__(num_features, **options)
@@ -43,6 +45,8 @@ class BatchNorm(nn.BatchNorm2d):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "BatchNorm":
         before = self.running_mean, self.running_var
         super()._apply(fn, recurse)
+        if self.running_mean is None:
+            return self
         now = self.running_mean, self.running_var
         self.running_mean, self.running_var = (
             b.to(n.device, torch.promote_types(n.dtype, torch.float32))
@@ -51,11 +55,18 @@ class BatchNorm(nn.BatchNorm2d):
         return self
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C, h, w) in the weights' type."""
+        """(B, C, h, w) or (B, C) -> the same shape, in the weights' type if it is `narrow`."""
         mean, var = self.running_mean, self.running_var
-        if _recomputing:
+        if _recomputing and mean is not None:
             mean, var = mean.clone(), var.clone()
         weight, bias = upcast(self.weight), upcast(self.bias)
         x, momentum = upcast(input), self.momentum or 0.0
-        x = F.batch_norm(x, mean, var, weight, bias, self.training, momentum, self.eps)
-        return x.to(self.weight.dtype)
+        by_its_own = self.training or mean is None
+        x = F.batch_norm(x, mean, var, weight, bias, by_its_own, momentum, self.eps)
+        return x.to(self.weight.dtype) if self.narrow else x
+
+
+class UpcastBatchNorm(BatchNorm):
+    """The same, whose result stays float32 or wider."""
+
+    narrow = False

@@ -54,7 +54,9 @@ Drop = Kept | Tensor | None
 """What a branch drops: all but the kept samples, by factors (B,), or nothing."""
 
 
-def draw(depth: StochasticDepth, branches: int, seed: int, number: int, span: Span) -> Dropped:
+def draw(
+    depth: StochasticDepth, branches: int, seed: int, number: int, span: Span, views: int = 0
+) -> Dropped:
     """What each residual branch drops of the samples at positions [start, stop) of a batch.
 
     In groups: of every `group` consecutive samples a fixed number is kept, by an order drawn anew
@@ -67,6 +69,7 @@ def draw(depth: StochasticDepth, branches: int, seed: int, number: int, span: Sp
         seed: the recipe's.
         number: of the global batch.
         span: positions in the global batch; whole groups where samples are kept by groups.
+        views: the group of views that they are of; 0: the images themselves.
 
     Returns:
         Nothing at rate 0; the order where samples are kept by groups, else factors.
@@ -74,28 +77,34 @@ def draw(depth: StochasticDepth, branches: int, seed: int, number: int, span: Sp
     if depth.rate == 0:
         return None
     if not depth.grouped:
-        return Factors(_factors(depth, branches, seed, number, span))
+        return Factors(_factors(depth, branches, seed, number, span, views))
     start, stop = span
     size = depth.group
     assert start % size == 0 and stop % size == 0, "the layout cuts batches into whole groups"
     kept = np.array(depth.kept(branches))[:, None]
     dropped = np.empty((branches, stop - start), dtype=bool)
     for i, group in enumerate(range(start // size, stop // size)):
-        bits = keyed_random.bits(branches * size, "drop path", seed, number, group).reshape(
-            branches, size
-        )
+        key = _key(views, seed, number, group)
+        bits = keyed_random.bits(branches * size, *key).reshape(branches, size)
         rank = bits.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
         dropped[:, i * size : (i + 1) * size] = rank >= kept
     return Order(torch.from_numpy(dropped.argsort(axis=1, kind="stable")))
 
 
-def _factors(depth: StochasticDepth, branches: int, seed: int, number: int, span: Span) -> Tensor:
+def _key(views: int, seed: int, number: int, group: int) -> tuple[str | int, ...]:
+    own = ("views", views) if views else ()
+    return "drop path", *own, seed, number, group
+
+
+def _factors(
+    depth: StochasticDepth, branches: int, seed: int, number: int, span: Span, views: int
+) -> Tensor:
     start, stop = span
     size = depth.group
     drawn = range(start // size, -(-stop // size))
     u = np.concatenate(
         [
-            keyed_random.uniform(branches * size, "drop path", seed, number, group).reshape(
+            keyed_random.uniform(branches * size, *_key(views, seed, number, group)).reshape(
                 branches, size
             )
             for group in drawn

@@ -223,9 +223,10 @@ class Backbone(nn.Module, ABC):
         """Whether a parameter starts from given weights, where there are some."""
         return True
 
-    def draws(self, seed: int, number: int, span: Span) -> Dropped:
-        """Everything random of a training forward pass over positions [start, stop) of a batch."""
-        return draw(self.config.drop_path, self.config.branches, seed, number, span)
+    def draws(self, seed: int, number: int, span: Span, views: int = 0) -> Dropped:
+        """Everything random of a training forward pass over positions [start, stop) of a batch, or
+        of the views of a group of them, which has another number than 0."""
+        return draw(self.config.drop_path, self.config.branches, seed, number, span, views)
 
     def recompute(self, share: float) -> None:
         """Recompute this share of the blocks in backward, spread evenly over the depth."""

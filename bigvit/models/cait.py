@@ -16,6 +16,7 @@ from bigvit.layers.attention import Attention
 from bigvit.layers.class_attention import ClassBlock
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
+from bigvit.layers.positions import on_grid
 from bigvit.layers.precision import upcast
 from bigvit.layers.residual import factors, initial_factors, scaled
 from bigvit.layers.stochastic_depth import Drop, add_branches
@@ -81,7 +82,7 @@ class ClassAttentionTransformer(ClassTokenTransformer):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x, grid = self.patch_embed(images)
-        x = upcast(walk.mixed(x)) + self.pos_embed
+        x = upcast(walk.mixed(x)) + on_grid(self.pos_embed, self.grid, grid)
         alone = self.pooling.layer if isinstance(self.pooling, ClassToken) else len(self.blocks)
         x = walk(list(self.blocks)[:alone], x, grid)
         if isinstance(self.pooling, ClassToken):

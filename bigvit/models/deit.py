@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bigvit.layers.plain_block import PlainBlock
+from bigvit.layers.positions import on_grid
 from bigvit.layers.precision import upcast
 from bigvit.models.backbone import Walk
 from bigvit.models.output import Features
@@ -30,4 +31,5 @@ class DistilledTransformer(ClassTokenTransformer):
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
         x = torch.cat([self.class_tokens(len(x_BND)), upcast(x_BND)], dim=1)
-        return self.normalised(walk(self.blocks, x + self.pos_embed, grid), grid, walk)
+        x = x + on_grid(self.pos_embed, self.grid, grid)
+        return self.normalised(walk(self.blocks, x, grid), grid, walk)

@@ -16,6 +16,7 @@ from bigvit.layers.norm import LayerNorm
 from bigvit.layers.performer import Performer
 from bigvit.layers.residual import initial_factors
 from bigvit.layers.talking_heads import HeadMixing
+from bigvit.layers.unit_rows import UnitRows
 
 
 @runtime_checkable
@@ -36,9 +37,9 @@ def initial_weight(model: nn.Module, name: str, seed: int) -> Tensor:
     """The initial value of a parameter or buffer, float32; the model itself may lie on meta.
 
     Linear layers, class token and positions: normal of deviation 0.02, truncated
-    at two units as timm does, biases 0. Convolutions: as torch does. Norms: 1 and 0. LayerScale:
-    its initial value. Random features: orthogonal rows of norm sqrt(features). All that unless the
-    model is `Ruled` and has another rule.
+    at two units as timm does, biases 0. Convolutions, and layers of unit rows: as torch does.
+    Norms: 1 and 0. LayerScale: its initial value. Random features: orthogonal rows of norm
+    sqrt(features). All that unless the model is `Ruled` and has another rule.
 
     Raises:
         TypeError: a module holds parameters whose initialisation is not known.
@@ -58,7 +59,9 @@ def truncated(value: Tensor, generator: torch.Generator) -> Tensor:
 
 def _initial(module: nn.Module, name: str, value: Tensor, generator: torch.Generator) -> Tensor:
     match module:
-        case nn.Conv2d():
+        case UnitRows() if name == "gain":
+            return value.fill_(1)
+        case nn.Conv2d() | UnitRows():
             # torch's default, kaiming_uniform(a=sqrt(5)), is this bound for weight and bias alike
             bound = 1 / math.sqrt(module.weight[0].numel())
             return value.uniform_(-bound, bound, generator=generator)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.plain_block import PlainBlock
+from bigvit.layers.positions import on_grid
 from bigvit.layers.precision import upcast
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
@@ -71,6 +72,7 @@ class LabeledVisionTransformer(Backbone):
         super().__init__()
         self.config = model
         (h, w), dim = model.grid(image_size), model.embed_dim
+        self.grid = h, w
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.empty(1, h * w + 1, dim))
         self.patch_embed = ConvolutionalPatchEmbed(model)
@@ -83,7 +85,8 @@ class LabeledVisionTransformer(Backbone):
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
         cls = upcast(self.cls_token).expand(len(x_BND), -1, -1)
-        x = torch.cat([cls, upcast(walk.mixed(x_BND))], dim=1) + self.pos_embed
+        x = torch.cat([cls, upcast(walk.mixed(x_BND))], dim=1)
+        x = x + on_grid(self.pos_embed, self.grid, grid)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)
 
     def all_blocks(self) -> list[Any]:

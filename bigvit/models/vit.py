@@ -20,6 +20,7 @@ from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.mlp import Mlp
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.patch_embed import PatchEmbed
+from bigvit.layers.positions import on_grid
 from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
@@ -67,7 +68,7 @@ class ClassTokenTransformer(Backbone):
     ) -> None:
         super().__init__()
         self.config = model
-        h, w = model.grid(image_size)
+        h, w = self.grid = model.grid(image_size)
         dim = model.embed_dim
         if not self.attends:
             self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -84,7 +85,7 @@ class ClassTokenTransformer(Backbone):
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         x_BND, grid = self.patch_embed(images)
-        x = upcast(walk.mixed(x_BND)) + self.pos_embed
+        x = upcast(walk.mixed(x_BND)) + on_grid(self.pos_embed, self.grid, grid)
         if not self.attends:
             x = torch.cat([self.class_tokens(len(x)), x], dim=1)
         return self.normalised(walk(self.blocks, x, grid), grid, walk)

@@ -5,17 +5,20 @@ from functools import partial
 
 from bigvit import recipe
 from bigvit.objectives.classification import Classification, binary_cross_entropy, cross_entropy
+from bigvit.objectives.dino import SelfDistillation
 from bigvit.objectives.distillation import Distilled, hard, soft
 from bigvit.objectives.drloc import DenseRelativeLocalization
+from bigvit.objectives.grafit import NeighboursAndInstances
 from bigvit.objectives.objective import Objective
 from bigvit.objectives.token_labeling import OfPatches
-from bigvit.recipe import ImageSize, Model
+from bigvit.recipe import Recipe
 
 __all__ = ["DenseRelativeLocalization", "Objective", "build"]
 
 
-def build(objective: recipe.Objective, model: Model, image_size: ImageSize) -> Objective:
-    """An objective on a model, with memory for its weights but no meaningful ones."""
+def build(objective: recipe.Objective, whole: Recipe) -> Objective:
+    """An objective of a recipe, with memory for its weights but no meaningful ones."""
+    model, data = whole.model, whole.data
     match objective:
         case recipe.BinaryCrossEntropy():
             loss = partial(binary_cross_entropy, threshold=objective.threshold)
@@ -36,4 +39,10 @@ def build(objective: recipe.Objective, model: Model, image_size: ImageSize) -> O
             loss = partial(cross_entropy, smoothing=objective.smoothing)
             return Classification("relabel", objective.weight, loss, relabelled=True)
         case recipe.DRLoc():
-            return DenseRelativeLocalization(objective, model.maps(image_size))
+            return DenseRelativeLocalization(objective, model.maps(data.image_size))
+        case recipe.Grafit():
+            dim = model.maps(data.image_size)[-1][0]
+            return NeighboursAndInstances(objective, dim, data.train_images, whole.seed)
+        case recipe.Dino():
+            dim = model.maps(data.image_size)[-1][0]
+            return SelfDistillation(objective, dim, whole.updates_per_epoch)

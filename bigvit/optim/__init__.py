@@ -7,10 +7,11 @@ import torch
 from bigvit.optim.ema import EMA, average_weights
 from bigvit.optim.lamb import LAMB, Segment, Shard
 from bigvit.optim.muon import MUON
+from bigvit.optim.rates import set_rates
 from bigvit.optim.sgd import MomentumSGD
 from bigvit.recipe import SGD, AdamW, Lamb, Muon, Optimizer
 
-__all__ = ["EMA", "LAMB", "MUON", "MomentumSGD", "Segment", "Shard", "build"]
+__all__ = ["EMA", "LAMB", "MUON", "MomentumSGD", "Segment", "Shard", "build", "set_rates"]
 
 
 def build(
@@ -26,7 +27,7 @@ def build(
     gradients while it builds its bf16 optimizer, which at any other rate would decay the weights.
 
     Args:
-        ema: decay of the weights' average; None for none.
+        ema: decay of the weights' average, which `set_rates` may change; None for none.
         groups: as `parameter_groups` makes them.
         fused: AdamW and SGD do the elementwise work in one pass, Muon's AdamW too.
         compiled: LAMB does.

@@ -19,8 +19,9 @@ def parameter_groups(
     recipe: Recipe,
     shape_of: Callable[[Tensor], Sequence[int]] = lambda p: p.shape,
 ) -> list[dict[str, Any]]:
-    """Groups for an optimizer, each with its `weight_decay` and `lr_scale`; of Muon's also whether
-    they are `matrices`, which AdamW does not step.
+    """Groups for an optimizer, each with its `weight_decay` and `lr_scale`, and whether it is
+    `decayed`, and `held` back at first; of Muon's also whether they are `matrices`, which AdamW
+    does not step.
 
     Matrices are decayed; vectors, class tokens and positions are not. With a layer decay d, layer l
     of L has a share d**(L - l) of the learning rate.
@@ -30,8 +31,8 @@ def parameter_groups(
         trained: names of those that are not frozen.
         shape_of: a parameter's whole shape, where it lies in pieces.
     """
-    groups: dict[tuple[int, bool, bool], dict[str, Any]] = {}
-    no_decay = task.no_weight_decay()
+    groups: dict[tuple[int, bool, bool, bool], dict[str, Any]] = {}
+    no_decay, held = task.no_weight_decay(), task.held
     own = {name: shape_of(p) for name, p in parameters.items()}
     hidden = matrices(task, recipe, own)
     for name, p in parameters.items():
@@ -43,11 +44,13 @@ def parameter_groups(
             "params": [],
             "weight_decay": recipe.optim.weight_decay if decayed else 0.0,
             "lr_scale": recipe.layer_decay ** (task.layers - layer),
+            "decayed": decayed,
+            "held": name in held,
         }
         if isinstance(recipe.optim, Muon):
             group["matrices"] = name in hidden
             group["lr_scale"] *= 1.0 if name in hidden else recipe.optim.adamw_lr_ratio
-        key = layer, not decayed, name not in hidden
+        key = layer, not decayed, name not in hidden, name in held
         groups.setdefault(key, group)["params"].append(p)
     return [groups[key] for key in sorted(groups)]
 

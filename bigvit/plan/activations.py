@@ -7,8 +7,8 @@ from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
-from bigvit.plan.weights import BYTES, WIDE
-from bigvit.recipe import DRLoc, Recipe, TokenLabeling
+from bigvit.plan.weights import BYTES, WIDE, heads
+from bigvit.recipe import Dino, DRLoc, Grafit, Recipe, TokenLabeling
 from bigvit.recipe.depth import sides, spread
 from bigvit.recipe.models.ops import Op
 
@@ -222,7 +222,9 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
     # logits, or their logarithms, and targets, of each objective that reads them
     patches = prod(recipe.model.grid(recipe.data.image_size))
     reading = sum(
-        patches if isinstance(objective, TokenLabeling) else not isinstance(objective, DRLoc)
+        patches
+        if isinstance(objective, TokenLabeling)
+        else not isinstance(objective, DRLoc | Grafit | Dino)
         for objective in recipe.objectives
     )
     yield Step(Op("", "activation", 0, 0, 0, wide=2 * reading * recipe.model.num_classes), 0, 0)
@@ -233,13 +235,13 @@ def _trained(op: Op, recipe: Recipe) -> bool:
     """As `Task` says."""
     name = f"{op.module}."
     attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
-    return op.parameters > 0 and (recipe.trainable == "all" or attention)
+    used = recipe.classifies or not name.startswith(("head", "fc."))
+    return op.parameters > 0 and used and (recipe.trainable == "all" or attention)
 
 
 def _localizers(recipe: Recipe) -> Iterator[Op]:
     for objective in recipe.objectives:
-        if isinstance(objective, DRLoc):
-            yield from objective.ops(recipe.model.maps(recipe.data.image_size))
+        yield from heads(objective, recipe)
 
 
 def _copies(recipe: Recipe) -> int:

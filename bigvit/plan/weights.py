@@ -6,9 +6,10 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from bigvit.recipe import DRLoc, ImageSize, Model, Muon, Objective, Recipe
+from bigvit.recipe import Dino, DRLoc, Grafit, ImageSize, Model, Muon, Objective, Recipe
 from bigvit.recipe.models.ops import Op
 from bigvit.recipe.muon import parts_of
+from bigvit.recipe.views import views_of
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}  # of a number in a recipe's precision
 WIDE = 4  # of one in float32: of the residual stream, masters, moments and averages
@@ -56,18 +57,39 @@ def weights_of(recipe: Recipe) -> Weights:
     """All that a recipe's task has, the objectives' too."""
     size, only = recipe.data.image_size, recipe.trainable == "attention"
     qkv = recipe.optim.qkv if isinstance(recipe.optim, Muon) else None
-    return _weights(recipe.model, size, recipe.objectives, only, qkv)
+    behind = tuple(op for each in recipe.objectives for op in heads(each, recipe) if op.parameters)
+    return _weights(recipe.model, size, behind, only, recipe.classifies, qkv)
+
+
+def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
+    """What an objective computes of an image by itself."""
+    maps, data = recipe.model.maps(recipe.data.image_size), recipe.data
+    match objective:
+        case DRLoc():
+            yield from objective.ops(maps)
+        case Grafit():
+            count = views_of(data, objective.views) if objective.instance else 0
+            yield from objective.ops(maps[-1][0], count, data.train_images)
+        case Dino():
+            crops = sum(views_of(data, group) for group in (*objective.large, *objective.small))
+            yield from objective.ops(maps[-1][0], crops)
+        case _:
+            pass
 
 
 @lru_cache
 def _weights(
     model: Model,
     size: ImageSize,
-    objectives: tuple[Objective, ...],
+    behind: tuple[Op, ...],
     only: bool,
+    classifies: bool,
     qkv: Literal["split", "whole"] | None,
 ) -> Weights:
-    """Args: qkv: what Muon does with these, None where the optimizer is another one."""
+    """Args:
+    behind: of the objectives.
+    qkv: what Muon does with these, None where the optimizer is another one.
+    """
     ops = (op for op in model.ops(size) if op.parameters)
     own: list[Weight] = []  # of the model itself: they stand before those of its modules
     found: list[Weight] = []
@@ -78,7 +100,8 @@ def _weights(
             layer = blocks + 1 if block is not None or blocks else 0
             for op in each:
                 place = None if block is None else block + number
-                trained = not only or _attends(op.module)
+                used = classifies or not op.module.startswith(("head", "fc"))
+                trained = used and (not only or _attends(op.module))
                 mine = own if op.kind == "embedding" and "." not in op.module else found
                 mine += _of(op, place, layer, modules, trained)
                 modules += 1
@@ -86,11 +109,10 @@ def _weights(
             blocks += block is not None
     if qkv is not None:
         own, found = ([_for_muon(w, blocks, qkv) for w in each] for each in (own, found))
-    for objective in objectives:
-        if isinstance(objective, DRLoc):
-            for op in (op for op in objective.ops(model.maps(size)) if op.parameters):
-                found += _of(op, None, blocks + 1, modules, True)
-                modules += 1
+    for op in behind:
+        found += _of(op, None, blocks + 1, modules, True)
+        modules += 1
+        statistics += op.parameters * (op.kind == "batch norm")
     return Weights((*own, *found), statistics)
 
 

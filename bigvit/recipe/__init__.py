@@ -5,6 +5,8 @@ Nothing here imports torch, so that a command line is checked before anything he
 
 from bigvit.recipe.data import *
 from bigvit.recipe.depth import *
+from bigvit.recipe.dino import *
+from bigvit.recipe.grafit import *
 from bigvit.recipe.layout import *
 from bigvit.recipe.models import *
 from bigvit.recipe.models.cait import *

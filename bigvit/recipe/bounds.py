@@ -56,6 +56,8 @@ ShareBelow1 = Annotated[T, Bound(0.0, 1.0, below=True)]
 Batch = Annotated[T, Bound(1, 2**20)]  # images at once, over all ranks
 Length = Annotated[T, Bound(1, MOST_UPDATES)]  # of a training, in epochs or updates
 LengthFrom0 = Annotated[T, Bound(0, MOST_UPDATES)]
+Weight = Annotated[float, Bound(0.0, 1e6)]  # of a loss in a sum
+Temperature = Annotated[T, Bound(1e-3, 1e3)]  # that logits are divided by
 Memory = Annotated[T, Bound(0.0, 2.0**20, above=True)]  # of a device, GiB
 Workers = Annotated[T, Bound(0, 1024)]
 # of optimizers

@@ -38,6 +38,7 @@ from bigvit.recipe.objective import (
 from bigvit.recipe.optim import SGD, WarmupStableDecay
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
+from bigvit.recipe.views import check_views
 from bigvit.recipe.words import check_text
 
 SCALED = 160
@@ -66,6 +67,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_distillation(recipe)
     _check_patches(recipe)
     _check_maps(recipe)
+    check_views(recipe)
     _check_schedule(recipe)
     if isinstance(recipe.optim, SGD) and recipe.optim.nesterov:
         momentum = recipe.optim.momentum

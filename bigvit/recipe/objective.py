@@ -6,7 +6,19 @@ from itertools import pairwise
 from math import prod
 from typing import Annotated, Literal
 
-from bigvit.recipe.bounds import Bound, LengthFrom0, Pairs, Share, ShareBelow1, Side, Width
+from bigvit.recipe.bounds import (
+    Bound,
+    LengthFrom0,
+    Pairs,
+    Share,
+    ShareBelow1,
+    Side,
+    Temperature,
+    Weight,
+    Width,
+)
+from bigvit.recipe.dino import Dino
+from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models.ops import Op, linear
 
 __all__ = [
@@ -22,8 +34,6 @@ __all__ = [
     "TokenLabeling",
 ]
 
-Weight = Annotated[float, Bound(0.0, 1e6)]
-Temperature = Annotated[float, Bound(1e-3, 1e3)]
 Head = Literal["class", "distillation"]
 ByFrequency = Literal[
     "inverse",
@@ -85,7 +95,7 @@ class SoftDistillation:
     1 - lambda."""
 
     weight: Weight  # factor of this loss in the sum (lambda)
-    tau: Temperature  # that both logits are divided by
+    tau: Temperature[float]  # that both logits are divided by
     # what the sum is divided by: images, or images times classes as in the authors' code
     mean: Literal["images", "images and classes"]
     head: Head  # whose logits learn from the teacher
@@ -192,4 +202,6 @@ Objective = (
     | TokenLabeling
     | ReLabel
     | DRLoc
+    | Grafit
+    | Dino
 )

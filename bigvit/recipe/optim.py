@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from bigvit.recipe.bounds import (
     Bound,
@@ -21,6 +21,7 @@ __all__ = [
     "Cosine",
     "Lamb",
     "Optimizer",
+    "Rates",
     "Schedule",
     "WarmupStableDecay",
 ]
@@ -62,6 +63,20 @@ class SGD:
 
 
 Optimizer = AdamW | Lamb | Muon | SGD
+
+
+class Rates(NamedTuple):
+    """What an optimizer is told of one update: what depends on nothing but its number."""
+
+    lr: float  # before a group's own share of it
+    weight_decay: float | None = None  # of what is decayed; None: what each group has
+    ema: float | None = None  # decay of the weights' average; None: what the optimizer has
+    held: bool = False  # whether what objectives hold back at first (`Objective.held`) stands still
+
+
+def half_cosine(first: float, last: float, progress: float) -> float:
+    """From the first value (progress 0) to the last (1)."""
+    return last + 0.5 * (first - last) * (1 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)

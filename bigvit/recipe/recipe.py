@@ -5,9 +5,11 @@ from typing import Annotated, Literal
 
 from bigvit.recipe.bounds import Batch, Bound, Share
 from bigvit.recipe.data import Data
+from bigvit.recipe.dino import Dino
+from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models import Model
-from bigvit.recipe.objective import Objective, ReLabel, TokenLabeling
-from bigvit.recipe.optim import Optimizer, Schedule
+from bigvit.recipe.objective import DRLoc, Objective, ReLabel, TokenLabeling
+from bigvit.recipe.optim import AdamW, Optimizer, Rates, Schedule, half_cosine
 from bigvit.recipe.teacher import Teacher
 
 __all__ = ["Recipe"]
@@ -52,6 +54,22 @@ class Recipe:
     def lr(self, update: int) -> float:
         """Learning rate of an update, 0 being the first."""
         return self.schedule.lr(self.optim.lr, update, self.updates_per_epoch)
+
+    def rates(self, update: int) -> Rates:
+        """All that an update (0 is the first) is told; None where it never changes."""
+        gone, decay, ema = update / self.updates, None, None
+        if isinstance(self.optim, AdamW) and self.optim.weight_decay_end is not None:
+            first, last = self.optim.weight_decay, self.optim.weight_decay_end
+            decay = half_cosine(first, last, gone)
+        if self.ema is not None and self.ema_end is not None:
+            ema = half_cosine(self.ema, self.ema_end, gone)
+        held = max((getattr(each, "held_epochs", 0) for each in self.objectives), default=0)
+        return Rates(self.lr(update), decay, ema, update < held * self.updates_per_epoch)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether an objective trains the model's own head; else that is frozen, as it began."""
+        return not all(isinstance(each, DRLoc | Grafit | Dino) for each in self.objectives)
 
     @property
     def maps(self) -> bool:

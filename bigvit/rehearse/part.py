@@ -24,7 +24,7 @@ from bigvit.data.workers import view_shapes
 from bigvit.engines.build import build_engine, outline
 from bigvit.engines.engine import Engine, Pending
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Layout, Recipe, Run, sides
+from bigvit.recipe import Layout, Rates, Recipe, Run, sides
 from bigvit.rehearse.pieces import Piece
 from bigvit.rehearse.pretend import Pretend, forget, held
 from bigvit.task import Task
@@ -107,10 +107,10 @@ def _update(engine: Engine, micro: Sequence[Pending], mode: Pretend, part: Part)
     cut, stepping = any(hasattr(p, "ds_id") for p in engine.task.parameters()), list[int]()
     try:
         for _ in range(ONCE_MORE if cut else 0):
-            engine.update(micro, 0.0)
+            engine.update(micro, Rates(0.0))
         mode.sent.clear()
         optimizer.register_step_pre_hook(lambda *_: stepping.append(held()))
-        engine.update(micro, 0.0)
+        engine.update(micro, Rates(0.0))
     except RuntimeError as error:  # of what cannot be done without other ranks, or memory
         part.update = str(error).strip().splitlines()[0][:120]
         return

@@ -12,7 +12,7 @@ from bigvit.checkpoint.skipped import parse_batches
 from bigvit.data import photo
 from bigvit.data.bad import BadImages, TooManyBad
 from bigvit.data.batch import Batch
-from bigvit.data.class_weights import Weights
+from bigvit.data.class_weights import Weights, labels_for
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
@@ -175,7 +175,8 @@ class Training:
         """
         self.recipe, self.options, self.layout = command.recipe, command.run, layout
         self.engine, self.saver, self.ranks = engine, saver, engine.ranks
-        self.prepare = Prepare(self.recipe, self.ranks.device, teaching, weights)
+        labels = labels_for(self.recipe, train_set)
+        self.prepare = Prepare(self.recipe, self.ranks.device, teaching, weights, labels)
         self.train_set, self.test_set, self.maps = train_set, test_set, maps
         self.progress, self.profile = progress, profile
         self.stop_requested, self.rollbacks = stop_requested, rollbacks
@@ -330,7 +331,7 @@ class Training:
             self.bad.saw(micro, bad)
         finally:
             self.progress.unreadable(self.bad.new_names())
-        batch, lr = place.batch + 1, self.recipe.lr(place.update)
+        batch, rates = place.batch + 1, self.recipe.rates(place.update)
         if batch in self.rollbacks.batches:
             after = Place(batch, place.update)
             self.progress.skipped(after)
@@ -343,12 +344,12 @@ class Training:
         try:
             inputs = self.prepare.later(micro, ahead.micro)
             norms = log and self.options.log_norms
-            info = self.engine.update(inputs, lr, self.guard, norms)
+            info = self.engine.update(inputs, rates, self.guard, norms)
         except (NotFinite, LossJumped) as error:
             ahead.agreed()  # begun on every rank, and needed by none
             raise Met(error, place, micro) from None
         place = Place(batch, place.update + info.applied)
-        self.progress.updated(place, lr, info, log)
+        self.progress.updated(place, rates.lr, info, log)
         return place, ahead
 
     def _evaluated(self, place: Place) -> bool:

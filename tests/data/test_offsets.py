@@ -17,7 +17,7 @@ from bigvit.data.sources import open_source
 from bigvit.engines.build import fill, outline
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
-from bigvit.recipe import CrossEntropy, DRLoc, batch_layout
+from bigvit.recipe import CrossEntropy, DRLoc, Rates, batch_layout
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import to_json
 from bigvit.task import Task
@@ -41,7 +41,7 @@ def run(folder: Path, loss: DRLoc | None, updates: int) -> Path:
     batches = train_batches(source, recipe, layout, 0, 0, 0, engine.task.draws)
     prepare = Prepare(recipe)
     for micro in islice(batches, updates):
-        engine.update(prepare.later(micro), 1e-2)
+        engine.update(prepare.later(micro), Rates(1e-2))
     save(engine, folder / "checkpoints", updates, to_json(recipe), keep=1)
     (folder / "recipe.json").write_text("{}")
     return folder

@@ -27,7 +27,7 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine, meet_ranks
 from bigvit.ranks.joining import Ranks, connect, end
-from bigvit.recipe import Recipe, Run, ThreeAugment, batch_layout
+from bigvit.recipe import Rates, Recipe, Run, ThreeAugment, batch_layout
 
 STAGES = (0, 1, 2, 3)
 KINDS = ("copy", "read", "synchronize")
@@ -49,9 +49,9 @@ def waits(ranks: Ranks, recipe: Recipe, stage: int) -> list[Wait]:
     draws, prepare = engine.task.draws, Prepare(recipe, ranks.device)
     batches = train_batches(DigitsSource("train"), recipe, layout, ranks.rank, 0, 0, draws)
     for _ in range(BEFORE):
-        engine.update(prepare.later(next(batches)), LR)
+        engine.update(prepare.later(next(batches)), Rates(LR))
     with watch() as seen:
-        engine.update(prepare.later(next(batches)), LR)
+        engine.update(prepare.later(next(batches)), Rates(LR))
     return seen
 
 

@@ -28,7 +28,7 @@ from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, meet_ranks  # noqa: E402
 from bigvit.evaluate import evaluate_checkpoint  # noqa: E402
 from bigvit.ranks import joining  # noqa: E402
-from bigvit.recipe import Run, batch_layout  # noqa: E402
+from bigvit.recipe import Rates, Run, batch_layout  # noqa: E402
 from bigvit.recipe.store import to_json  # noqa: E402
 
 RECIPE = replace(
@@ -191,7 +191,7 @@ def run(ranks: joining.Ranks, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"device": str(joined.device)}
     for _ in range(UPDATES):
         with watching() as waits:
-            info = engine.update(made.later(next(batches)), LR)
+            info = engine.update(made.later(next(batches)), Rates(LR))
         found["waits"] = waits
         found["loss"] = info.loss
     weights = {part.name: part.view.cpu() for part in engine.slices() if part.kind == "weight"}

@@ -23,7 +23,7 @@ from bigvit.engines.build import build_engine
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import NotFinite
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Command, Recipe, Run
+from bigvit.recipe import Command, Rates, Recipe, Run
 from bigvit.recipe.store import to_json
 from bigvit.task import DTYPES, Task
 from bigvit.training.given import given_weights as weights_of_init
@@ -155,7 +155,7 @@ def jumped(ranks: Ranks, folder: Path, ways: Ways = STAGES) -> None:
                 source = DigitsSource("train")
                 batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, draws)
                 guard = LossGuard(3.0)
-                info = engine.update(prepare.later(next(batches)), 1e-3, guard)
+                info = engine.update(prepare.later(next(batches)), Rates(1e-3), guard)
                 for _ in range(9):
                     guard(info.loss)
                 before = [part.view.clone() for part in engine.slices()]
@@ -164,7 +164,7 @@ def jumped(ranks: Ranks, folder: Path, ways: Ways = STAGES) -> None:
                 with changed_losses({1}, ranks, change):
                     try:
                         looks = guard if what == "jump" else None
-                        engine.update(prepare.later(next(batches)), 1e-3, looks)
+                        engine.update(prepare.later(next(batches)), Rates(1e-3), looks)
                     except (NotFinite, LossJumped) as error:
                         outcome = f"{type(error).__name__}: {error}"
                 after = [part.view for part in engine.slices()]
@@ -194,7 +194,7 @@ def averages(ranks: Ranks, folder: Path, ways: Ways = STAGES) -> None:
         draws, prepare = engine.task.draws, Prepare(average, ranks.device)
         batches = train_batches(DigitsSource("train"), average, layout, ranks.rank, 0, 0, draws)
         for _ in range(2):
-            engine.update(prepare.later(next(batches)), 1e-2)
+            engine.update(prepare.later(next(batches)), Rates(1e-2))
         before = [part.view.clone() for part in engine.slices()]
         last, scalars, (batch, *_) = _working(engine.task), engine.scalars(), next(batches)
         images = Normalise(average.data, ranks.device)(batch.images)

@@ -20,7 +20,7 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Recipe, Run
+from bigvit.recipe import Rates, Recipe, Run
 
 OFFLOAD = {"device": "cpu"}
 SHARDINGS: dict[str, dict[str, Any]] = {
@@ -153,7 +153,7 @@ def _updates(ranks: Ranks, path: str) -> dict[str, float]:
         for _ in range(UPDATES):
             gradients.clear()
             micro = prepare.later(next(batches))
-            engine.update(micro, 1e-2)
+            engine.update(micro, Rates(1e-2))
             engine.predict(
                 micro[0]().images
             )  # stage 3 must not take it for a part of the next update

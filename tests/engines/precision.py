@@ -19,7 +19,7 @@ from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
 from bigvit.engines.engine import NotFinite
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import CrossEntropy, Recipe, Run
+from bigvit.recipe import CrossEntropy, Rates, Recipe, Run
 
 STAGES = (0, 1, 2, 3)
 RESUMED = (0, 3)
@@ -70,7 +70,7 @@ def fp16_not_a_number(ranks: Ranks, folder: Path) -> None:
             try:
                 for _ in range(40):
                     micro = prepare.later(next(batches))
-                    skipped += not engine.update(micro, 1e-3).applied
+                    skipped += not engine.update(micro, Rates(1e-3)).applied
             except NotFinite as error:
                 outcome = str(error)
             after = [part.view for part in engine.slices()]

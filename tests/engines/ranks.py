@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import cait  # noqa: E402
 import chain  # noqa: E402
+import followed  # noqa: E402
 import guards  # noqa: E402
 import labelled  # noqa: E402
 import lamb  # noqa: E402
@@ -42,7 +43,7 @@ from bigvit.engines.build import build_engine, meet_ranks, outline  # noqa: E402
 from bigvit.engines.engine import NotFinite  # noqa: E402
 from bigvit.evaluate import evaluate  # noqa: E402
 from bigvit.ranks.joining import Ranks, connect, end  # noqa: E402
-from bigvit.recipe import Run, batch_layout  # noqa: E402
+from bigvit.recipe import Rates, Run, batch_layout  # noqa: E402
 
 STAGES = (0, 1, 2, 3)
 
@@ -104,7 +105,7 @@ def accumulated(ranks: Ranks, folder: Path) -> None:
             engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
             source, draws = DigitsSource("train"), engine.task.draws
             batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, draws)
-            engine.update(Prepare(recipe, ranks.device).later(next(batches)), 0.0)
+            engine.update(Prepare(recipe, ranks.device).later(next(batches)), Rates(0.0))
             moments = whole_of(engine, ranks, "exp_avg")
             if ranks.rank == 0:
                 torch.save(moments, folder / f"accumulated {gradient} {stage}")
@@ -147,7 +148,7 @@ def planned(ranks: Ranks, folder: Path) -> None:
         masters = getattr(engine, "masters", None)
         optimizer = masters.optimizer if masters else engine.inside.optimizer
         optimizer.register_step_pre_hook(lambda *_, m=memory, s=seen: s.append(m.held()))
-        engine.update(Prepare(tiny.lamb, ranks.device).later(batch), 1e-3)
+        engine.update(Prepare(tiny.lamb, ranks.device).later(batch), Rates(1e-3))
         said = states(tiny.lamb, layout, run, ranks.world)
         found[str(way)] = max(seen), said.kept + said.stepping
     if ranks.rank == 0:  # no other has more
@@ -183,14 +184,14 @@ def not_finite(ranks: Ranks, folder: Path, ways: guards.Ways = STAGES) -> None:
             source = DigitsSource("train")
             batches = train_batches(source, recipe, layout, ranks.rank, 0, 0, engine.task.draws)
             prepare = Prepare(recipe, ranks.device)
-            engine.update(one_at_a_time(prepare.later(next(batches))), 1e-3)
+            engine.update(one_at_a_time(prepare.later(next(batches))), Rates(1e-3))
             before = [part.view.clone() for part in engine.slices()]
             hook = None
             if ranks.rank == ranks.world - 1:
                 block: Any = engine.task.model.blocks[1]
                 hook = block.ls1.register_forward_hook(_blow_up)
             try:
-                engine.update(prepare.later(next(batches)), 1e-3)
+                engine.update(prepare.later(next(batches)), Rates(1e-3))
                 outcome = "went on"
             except NotFinite as error:
                 outcome = str(error)
@@ -236,6 +237,7 @@ SCENARIOS = {
     for f in (
         *cait.SCENARIOS,
         *chain.SCENARIOS,
+        *followed.SCENARIOS,
         *guards.SCENARIOS,
         *lamb.SCENARIOS,
         *localization.SCENARIOS,

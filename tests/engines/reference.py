@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import step_name
-from bigvit.data.class_weights import weights_for
+from bigvit.data.class_weights import labels_for, weights_for
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare, Teacher
@@ -62,16 +62,18 @@ def train_single(
     teacher: Teacher | None = None,
     source: Source | None = None,
     maps: LabelMaps | None = None,
+    kinds: Sequence[str] = ("weight", "ema"),
 ) -> tuple[Weights, list[float]]:
     """Weights after `tiny.updates` of the recipe, with their average as "ema NAME" where there is
-    one, and the loss of every update."""
+    one, and other kinds likewise, and the loss of every update."""
     engine = Reordered(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
     engine.order = order
     if change is not None:
         change(engine)
     source = source or DigitsSource("train")
-    prepare = Prepare(recipe, engine.ranks.device, teacher, weights_for(recipe, source))
+    given = weights_for(recipe, source), labels_for(recipe, source)
+    prepare = Prepare(recipe, engine.ranks.device, teacher, *given)
     batches = train_batches(
         source,
         recipe,
@@ -81,10 +83,10 @@ def train_single(
         maps=maps,
     )
     losses = [
-        engine.update(prepare.later(micro), recipe.lr(i)).loss
+        engine.update(prepare.later(micro), recipe.rates(i)).loss
         for i, micro in enumerate(islice(batches, tiny.updates(recipe)))
     ]
-    names = {"weight": "", "ema": "ema "}
+    names = {kind: "" if kind == "weight" else f"{kind} " for kind in kinds}
     parts = [part for part in engine.slices() if part.kind in names]
     return {
         names[part.kind] + part.name: part.view.view(part.shape).cpu() for part in parts

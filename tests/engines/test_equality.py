@@ -18,7 +18,7 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import DigitsSource
 from bigvit.engines.build import build_engine
 from bigvit.ranks.joining import alone
-from bigvit.recipe import Recipe, Run, batch_layout
+from bigvit.recipe import Rates, Recipe, Run, batch_layout
 from bigvit.task import Task
 
 # largest of five orders, torch 2.14.1 on an x86-64 CPU; LAMB's is in test_lamb.py
@@ -92,7 +92,7 @@ def gradients() -> dict[str, Weights]:
         layout = batch_layout(recipe, 1, tiny.SMALLEST)
         engine = build_engine(recipe, Run(engine="single"), layout, alone())
         batches = train_batches(DigitsSource("train"), recipe, layout, 0, 0, 0, engine.task.draws)
-        engine.update(Prepare(recipe).later(next(batches)), 0.0)
+        engine.update(Prepare(recipe).later(next(batches)), Rates(0.0))
         parts = [part for part in engine.slices() if part.kind == "exp_avg"]
         found[f"{precision} {gradient}"] = {part.name: part.view for part in parts}
     return found

@@ -94,7 +94,7 @@ def single():
         mean = torch.stack(losses).mean()
         gradients = torch.autograd.grad(mean, list(named.values()))
         plain.append(_plainly(named, dict(zip(named, gradients, strict=True))))
-        found.append(engine.update(micro, recipe.lr(i), None, True).norms)
+        found.append(engine.update(micro, recipe.rates(i), None, True).norms)
     return found, plain
 
 

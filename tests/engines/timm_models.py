@@ -30,6 +30,7 @@ from bigvit.recipe import (
     AdamW,
     Images,
     RandomResizedCrop,
+    Rates,
     Recipe,
     Run,
     StochasticDepth,
@@ -112,7 +113,7 @@ def train_alone(recipe: Recipe, rounding: float = 0.0) -> tuple[Weights, Weights
     found = []
     for number in range(2):
         found.append({n: p.detach().clone() for n, p in engine.task.named_parameters()})
-        engine.update(pending(engine.task, number, range(RANKS)), recipe.optim.lr)
+        engine.update(pending(engine.task, number, range(RANKS)), Rates(recipe.optim.lr))
     return found[0], {n: p.detach().clone() for n, p in engine.task.named_parameters()}
 
 
@@ -175,7 +176,7 @@ def _at(
     saver = Saver(engine, folder, to_json(recipe), 2, background=False)
     paths = []
     for number in range(2):
-        engine.update(pending(engine.task, number, mine), recipe.optim.lr)
+        engine.update(pending(engine.task, number, mine), Rates(recipe.optim.lr))
         paths.append(saver.save(number + 1))
     weights = whole(engine, ranks)
     found = {"apart": apart(weights, last, first)} if ranks.rank == 0 else {}
@@ -183,7 +184,7 @@ def _at(
         return found
     again: Any = build.build_engine(recipe, run, layout, ranks)
     fill(again, paths[0], read_manifest(paths[0]))
-    again.update(pending(again.task, 1, mine), recipe.optim.lr)
+    again.update(pending(again.task, 1, mine), Rates(recipe.optim.lr))
     resumed = whole(again, ranks)
     same = all(torch.equal(weights[name], resumed[name]) for name in weights)
     if ranks.rank:

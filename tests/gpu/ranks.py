@@ -34,7 +34,7 @@ from bigvit.data.sources import DigitsSource  # noqa: E402
 from bigvit.engines.build import build_engine, meet_ranks  # noqa: E402
 from bigvit.engines.engine import Engine  # noqa: E402
 from bigvit.ranks.joining import Ranks, connect, end  # noqa: E402
-from bigvit.recipe import Lamb, Layout, Recipe, Run, StochasticDepth  # noqa: E402
+from bigvit.recipe import Lamb, Layout, Rates, Recipe, Run, StochasticDepth  # noqa: E402
 from bigvit.recipes.digits import digits_vit  # noqa: E402
 
 STAGES = (1, 2, 3)
@@ -112,11 +112,11 @@ def waits(ranks: Ranks, folder: Path) -> None:
     for stage in STAGES:
         engine, batches, prepare = started(ranks, SHORT, stage)
         for _ in range(3):  # buffers are made, and DeepSpeed's timers wake up
-            engine.update(prepare.later(next(batches)), 1e-3)
+            engine.update(prepare.later(next(batches)), Rates(1e-3))
         seen: Counter[str] = Counter()
         micro = next(batches)
         with waiting(seen):
-            engine.update(prepare.later(micro), 1e-3)
+            engine.update(prepare.later(micro), Rates(1e-3))
         found[str(stage)] = dict(seen)
     say(ranks, folder / "waits.json", found)
 
@@ -126,7 +126,7 @@ def compiled(ranks: Ranks, folder: Path) -> None:
     found: list[list[float]] = []
     for compile in (False, True):
         engine, batches, prepare = started(ranks, replace(SHORT, precision="fp32"), 2, compile)
-        steps = [engine.update(prepare.later(next(batches)), 1e-3) for _ in range(3)]
+        steps = [engine.update(prepare.later(next(batches)), Rates(1e-3)) for _ in range(3)]
         found.append([float(n) for step in steps for n in (*step.losses.values(), step.norm)])
     say(ranks, folder / "compiled.json", max(abs(a / b - 1) for a, b in zip(*found, strict=True)))
 

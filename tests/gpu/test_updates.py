@@ -21,7 +21,7 @@ from bigvit.engines.build import fill, outline
 from bigvit.engines.single import SingleEngine
 from bigvit.optim.state import fresh_state
 from bigvit.ranks.joining import alone
-from bigvit.recipe import AdamW, Lamb, Layout, Optimizer, Recipe, StochasticDepth
+from bigvit.recipe import AdamW, Lamb, Layout, Optimizer, Rates, Recipe, StochasticDepth
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import DTYPES, Task
 
@@ -99,7 +99,7 @@ def trained(recipe: Recipe, stop: int | None = None) -> Weights:
             for new, old in zip(engine.slices(), engines[0].slices(), strict=True):
                 new.view.copy_(old.view)
             engine.loaded(engines[0].scalars())
-        engine.update(prepare.later(next(batches)), 1e-3)
+        engine.update(prepare.later(next(batches)), Rates(1e-3))
     return {f"{part.kind}/{part.name}": part.view.clone().cpu() for part in engine.slices()}
 
 

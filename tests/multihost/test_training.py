@@ -40,7 +40,7 @@ def train_single(order: int | None = None, lr: float = 1e-3) -> dict:
     engine.order = order
     prepare, layout, source = Prepare(recipe), batch_layout(recipe, 1, 8), DigitsSource("train")
     for i, micro in enumerate(train_batches(source, recipe, layout, 0, 0, 0, engine.task.draws)):
-        engine.update(prepare.later(micro), recipe.lr(i))
+        engine.update(prepare.later(micro), recipe.rates(i))
     parts = [part for part in engine.slices() if part.kind == "weight"]
     return {part.name: part.view.view(part.shape) for part in parts}
 

@@ -62,7 +62,7 @@ def ours(made: Made, *wanted: Objective) -> tuple[Tensor, Tensor, Tensor]:
     student, second = (x.detach().requires_grad_() for x in (made.student, made.second))
     output = Output(student, student[:, None], (1, 1), student, {}, second)
     targets = Targets(made.labels.argmax(dim=1), made.labels, made.teacher)
-    built = [objectives.build(each, DISTILLED, 224) for each in wanted]
+    built = [objectives.build(each, replace(TEACHERS, model=DISTILLED)) for each in wanted]
     losses = [each.weighted(each(output, targets, ()), 0, 1) for each in built]
     assert {loss.dtype for loss in losses} == {torch.float32}
     total = torch.stack(losses).sum()

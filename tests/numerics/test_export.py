@@ -31,6 +31,7 @@ from bigvit.recipe import (
     ClassToken,
     CvT,
     DRLoc,
+    Rates,
     ResNet,
     StochasticDepth,
     Swin,
@@ -57,7 +58,7 @@ def trained(recipe: Recipe, batches: Batches) -> SingleEngine:
     engine = SingleEngine(build, recipe, Ranks(0, 1, torch.device("cpu"), None))
     prepare = Prepare(recipe)
     for micro in islice(batches(recipe, 1), 3):
-        engine.update(prepare.later(micro), lr=0.02)
+        engine.update(prepare.later(micro), Rates(0.02))
     return engine
 
 

@@ -100,7 +100,7 @@ EVERY = [
 
 
 def loss(objective: Objective, logits: Tensor, targets: Tensor) -> Tensor:
-    built = objectives.build(objective, digits_vit.model, 8)
+    built = objectives.build(objective, digits_vit)
     dense = F.one_hot(targets, logits.shape[1]).float()
     value = built(Output(logits, logits[:, None], (1, 1), logits, {}), Targets(targets, dense), ())
     return built.weighted(value, 0, 1)

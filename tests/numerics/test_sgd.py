@@ -16,7 +16,7 @@ from bigvit.optim.ema import EMA
 from bigvit.optim.groups import parameter_groups
 from bigvit.optim.state import fresh_state, kinds, set_steps, steps
 from bigvit.ranks.joining import alone
-from bigvit.recipe import SGD, Recipe
+from bigvit.recipe import SGD, Rates, Recipe
 from bigvit.recipe.check import check_recipe
 from bigvit.task import Task
 
@@ -71,15 +71,15 @@ def test_what_it_keeps_is_all_there_is_to_resume(tiny: Recipe, batches: Batches)
     fill(first, Task(recipe).initial_weight)
     prepare, drawn = Prepare(recipe), batches(recipe, 2)
     for _ in range(3):
-        first.update(prepare.later(next(drawn)), 0.2)
+        first.update(prepare.later(next(drawn)), Rates(0.2))
     for one, two in zip(first.slices(), second.slices(), strict=True):
         two.view.copy_(one.view)
     set_steps(second.masters.optimizer, 3)
     second.loaded(first.scalars())
     for _ in range(2):
         micro = next(drawn)
-        first.update(prepare.later(micro), 0.2)
-        second.update(prepare.later(micro), 0.2)
+        first.update(prepare.later(micro), Rates(0.2))
+        second.update(prepare.later(micro), Rates(0.2))
     found = {(s.name, s.kind): s.view for s in second.slices()}
     assert {kind for _, kind in found} == {"weight", "exp_avg", EMA}
     assert all(torch.equal(s.view, found[s.name, s.kind]) for s in first.slices())

@@ -17,7 +17,7 @@ from bigvit.data.prepare import Inputs, Normalise, Prepare
 from bigvit.engines.engine import NotFinite, StepInfo
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import AdamW, Lamb, Recipe
+from bigvit.recipe import AdamW, Lamb, Rates, Recipe
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import Task
 
@@ -58,7 +58,7 @@ def relative(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 
 
 def train(engine: SingleEngine, global_batches: Sequence[list[Batch]]) -> list[StepInfo]:
-    return [engine.update(PREPARE.later(micro), LR) for micro in global_batches]
+    return [engine.update(PREPARE.later(micro), Rates(LR)) for micro in global_batches]
 
 
 def gradient_of(task: Task, micro: list[Batch]) -> dict[str, Tensor]:
@@ -92,8 +92,8 @@ def test_micro_batches_change_nothing_but_rounding(
 def test_another_batch_is_seen_beyond_rounding(tiny: Recipe, batches: Batches):
     first, second = engine_for(tiny), engine_for(tiny)
     micro = PREPARE.later(next(batches(tiny, 3)))
-    first.update(micro, LR)
-    second.update([micro[0], micro[1], micro[1]], LR)
+    first.update(micro, Rates(LR))
+    second.update([micro[0], micro[1], micro[1]], Rates(LR))
     assert relative(slices(second, "weight"), slices(first, "weight")) > 100 * ROUNDING
 
 
@@ -102,7 +102,7 @@ def test_losses_and_norm_are_those_of_the_global_batch(tiny: Recipe, batches: Ba
     expected = gradient_of(engine.task, micro)
     with torch.no_grad():
         losses = [engine.task(PREPARE(batch))["cross_entropy"].item() for batch in micro]
-    info = engine.update(PREPARE.later(micro), LR)
+    info = engine.update(PREPARE.later(micro), Rates(LR))
     norm = math.sqrt(sum(g.double().square().sum().item() for g in expected.values()))
     assert info.grad_norm == pytest.approx(norm, rel=1e-6)
     assert info.losses == pytest.approx({"cross_entropy": sum(losses) / 3}, rel=1e-6)
@@ -117,7 +117,7 @@ def test_clipping_is_torchs(tiny: Recipe, batches: Batches, share: float | None)
     norm = torch.nn.utils.get_total_norm(expected.values())
     clip_norm = None if share is None else share * norm.item()
     engine = engine_for(replace(tiny, clip_norm=clip_norm))
-    info = engine.update(PREPARE.later(micro), LR)
+    info = engine.update(PREPARE.later(micro), Rates(LR))
     assert info.grad_norm == pytest.approx(norm.item(), rel=1e-6)
     # after one update the first moment is a tenth of the clipped gradient
     clipped = {name: moment / (1 - 0.9) for name, moment in slices(engine, "exp_avg").items()}
@@ -203,7 +203,7 @@ def test_numbers_that_are_not_finite_change_no_weight(
     before = slices(engine, "weight"), slices(engine, "exp_avg"), slices(engine, "exp_avg_sq")
     working = copy.deepcopy(engine.task.state_dict())
     with pytest.raises(NotFinite, match=message):
-        engine.update(PREPARE.later(next(batches(tiny, 2))), LR)
+        engine.update(PREPARE.later(next(batches(tiny, 2))), Rates(LR))
     after = slices(engine, "weight"), slices(engine, "exp_avg"), slices(engine, "exp_avg_sq")
     for one, other in zip(before, after, strict=True):
         for name, value in one.items():
@@ -228,7 +228,7 @@ def test_inputs_are_made_one_micro_batch_at_a_time(tiny: Recipe, batches: Batche
 
     engine.task.model.register_forward_pre_hook(count)
     engine.task.model.head.register_full_backward_hook(count)
-    engine.update([partial(make, batch) for batch in next(batches(tiny, 3))], LR)
+    engine.update([partial(make, batch) for batch in next(batches(tiny, 3))], Rates(LR))
     assert left == [1, 0, 1, 0, 1, 0], "backward keeps none that are not the model's own"
 
 
@@ -239,7 +239,7 @@ def test_loss_falls_on_real_digits(tiny: Recipe, batches: Batches, precision: st
     recipe = replace(tiny, model=model, precision=precision)
     engine = engine_for(recipe)
     global_batches = islice(batches(recipe, 1), 30)
-    losses = [engine.update(PREPARE.later(each), lr=1e-2).loss for each in global_batches]
+    losses = [engine.update(PREPARE.later(each), Rates(1e-2)).loss for each in global_batches]
     assert losses[0] == pytest.approx(math.log(10), rel=0.02)
     assert sum(losses[-5:]) / 5 < 0.85 * losses[0]
 
@@ -253,7 +253,7 @@ def test_thirty_updates_are_those_of_a_plain_torch_loop(tiny: Recipe, batches: B
     groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
     for (batch,) in islice(batches(recipe, 1), 30):
-        info = engine.update(PREPARE.later([batch]), LR)
+        info = engine.update(PREPARE.later([batch]), Rates(LR))
         plain.zero_grad()
         loss = task(PREPARE(batch))["cross_entropy"]
         loss.backward()
@@ -314,7 +314,7 @@ def test_lr_scale_of_a_group_multiplies_the_rate(tiny: Recipe, batches: Batches)
     still = engine.masters.optimizer.param_groups[0]
     still["lr_scale"] = 0.0
     before = slices(engine, "weight")
-    engine.update(PREPARE.later(next(batches(tiny, 1))), LR)
+    engine.update(PREPARE.later(next(batches(tiny, 1))), Rates(LR))
     for name, w in slices(engine, "weight").items():
         decayed = any(p is dict(engine.task.named_parameters())[name] for p in still["params"])
         assert torch.equal(w, before[name]) == decayed, name

@@ -169,7 +169,7 @@ def test_the_loss_is_the_literal_one(classes: int):
     mixed = maps.flatten(1, 2)[mix, torch.arange(6)].unflatten(1, grid)
     logits = dense[:, 0]
     output = Output(logits, dense, grid, logits, {}, dense=dense)
-    loss = objectives.build(TokenLabeling(1.0, 0.1, "image"), MODEL, SIZE)
+    loss = objectives.build(TokenLabeling(1.0, 0.1, "image"), recipe_of(None))
     found = loss(output, Targets(boxes[:, 0], logits, map=mixed), ())
     given = [tuple(box) for box in boxes.tolist()]
     expected = literal.token_labeling(dense.tolist(), maps.tolist(), given, group, 0.1)
@@ -215,7 +215,7 @@ def test_what_maps_say_is_learned_as_it_is_written_out(classes: int):
         literal.token_labeling(patches.tolist(), maps, boxes, GROUP, 0.1),
     )
     for objective, wanted in zip(objectives_, expected, strict=True):
-        found = objectives.build(objective, recipe.model, SIZE)(output, targets, ())
+        found = objectives.build(objective, recipe)(output, targets, ())
         # scores of up to 25 in float32 are exact to 3e-6, and so are the shares
         assert found.item() == pytest.approx(wanted, rel=5e-6)
 

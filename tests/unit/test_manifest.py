@@ -30,7 +30,7 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
-from bigvit.recipe import Recipe, batch_layout
+from bigvit.recipe import Rates, Recipe, batch_layout
 from bigvit.recipe.store import to_json
 from bigvit.recipes.digits import digits_vit
 from bigvit.task import Task
@@ -60,7 +60,7 @@ def train(engine: SingleEngine, first: int, last: int) -> None:
     source = open_source(TINY.data, "train")
     batches = train_batches(source, TINY, layout, 0, 0, first, engine.task.draws)
     for update in range(first, last):
-        engine.update(PREPARE.later(next(batches)), lr=TINY.lr(update) + 1e-3)
+        engine.update(PREPARE.later(next(batches)), Rates(TINY.lr(update) + 1e-3))
 
 
 def contents(engine: SingleEngine) -> dict[str, bytes]:

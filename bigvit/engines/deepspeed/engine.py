@@ -13,6 +13,7 @@ from torch import Tensor
 from bigvit import optim
 from bigvit.engines.deepspeed import inside
 from bigvit.engines.deepspeed.config import offloads, stage_of
+from bigvit.engines.deepspeed.following import Following
 from bigvit.engines.engine import (
     BuildTask,
     Check,
@@ -22,12 +23,13 @@ from bigvit.engines.engine import (
     mean_over_ranks,
     sound,
 )
+from bigvit.engines.kept import meet, settled
 from bigvit.engines.loss_scale import LossScale
 from bigvit.engines.norms import Squares
 from bigvit.optim.groups import parameter_groups
 from bigvit.optim.state import steps
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Recipe
+from bigvit.recipe import Rates, Recipe
 from bigvit.task import DTYPES, PREDICTION
 
 
@@ -44,7 +46,7 @@ class DeepSpeedEngine:
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         with deepspeed.zero.Init(config_dict_or_path=config, enabled=stage_of(config) == 3):
             self.task = build()
-        named = dict(self.task.named_parameters())
+        named = self.task.own_parameters()
         trained = {name for name, p in named.items() if p.requires_grad}
         whole = inside.whole_shape
         groups = parameter_groups(named, trained, self.task, recipe, whole)
@@ -56,12 +58,23 @@ class DeepSpeedEngine:
         )
         self.engine = inside.initialize(self.task, optimizer, config)
         self.inside = inside.Inside(self.engine, self.task, ranks, recipe.clip_norm)
+        self.following = Following(self.inside, self.task)
+        meet(self.task, ranks)
         self.gradient = DTYPES[recipe.gradient_precision]
         # every stage calls this with the norm known and no weight changed yet
         self.inside.optimizer.register_step_pre_hook(self._before_step)
 
     def update(
-        self, micro: Sequence[Pending], lr: float, check: Check | None = None, norms: bool = False
+        self,
+        micro: Sequence[Pending],
+        rates: Rates,
+        check: Check | None = None,
+        norms: bool = False,
+    ) -> StepInfo:
+        return settled(self.task, lambda: self._update(micro, rates, check, norms))
+
+    def _update(
+        self, micro: Sequence[Pending], rates: Rates, check: Check | None, norms: bool
     ) -> StepInfo:
         scale = self.loss_scale.scale
         self.inside.set_loss_scale(scale)
@@ -78,14 +91,14 @@ class DeepSpeedEngine:
             except Exception:
                 self.inside.discard()
                 raise
-        for group in self.inside.optimizer.param_groups:
-            group["lr"] = lr * group["lr_scale"]
+        optim.set_rates(self.inside.optimizer, rates)
         self.inside.before_step()
         self.squares = Squares(self.inside.shapes) if norms else None
         self.engine.step()
         norm, applied = self.inside.grad_norm(), not self.inside.overflow
         if applied:
             self.loss_scale.succeeded()
+            self.following.follow()
         else:
             self.loss_scale.overflowed(self.losses)
         found = None
@@ -127,3 +140,4 @@ class DeepSpeedEngine:
     def loaded(self, scalars: dict[str, Any]) -> None:
         self.loss_scale.take(scalars)
         self.inside.loaded(scalars["optimizer_steps"])
+        self.following.follow()

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from bigvit.engines.deepspeed.told import tell
 from bigvit.engines.engine import Slice, buffer_slices
+from bigvit.engines.kept import kept_slices
 from bigvit.engines.norms import Squares
 from bigvit.optim.state import fresh_state, kinds, set_steps
 from bigvit.ranks.joining import Ranks
@@ -80,13 +81,12 @@ class Inside:
         self.optimizer: torch.optim.Optimizer = getattr(self.zero, "optimizer", self.zero)
         self.plain = self.zero is self.optimizer  # stage 0 in float32
         self.kind = "whole" if self.plain else KINDS.get(type(self.zero).__name__)
-        self.names: dict[int, str] = {id(p): name for name, p in task.named_parameters()}
-        self.shapes: dict[str, tuple[int, ...]] = {
-            name: whole_shape(p) for name, p in task.named_parameters()
-        }
+        own = task.own_parameters()
+        self.names: dict[int, str] = {id(p): name for name, p in own.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {n: whole_shape(p) for n, p in own.items()}
         self.norm: Tensor | float = 0.0
         self.scale = 1.0
-        self.frozen: list[Any] = [p for p in task.parameters() if not p.requires_grad]
+        self.frozen: list[Any] = [p for p in own.values() if not p.requires_grad]
         self.statistics = task.statistics()
         self._check()
         tell(self)
@@ -104,7 +104,7 @@ class Inside:
         if self.kind is None:
             self._refuse(type(self.zero).__name__)
         seen: dict[str, int] = {}
-        for part in (*(part for part, _, _ in self.parts()), *self._frozen_slices()):
+        for part in (*(part for part, _, _ in self.parts()), *self.frozen_slices()):
             seen[part.name] = seen.get(part.name, 0) + part.stop - part.start
             size = torch.Size(part.shape).numel()
             if not 0 <= part.start < part.stop <= size or len(part.view) != part.stop - part.start:
@@ -286,13 +286,15 @@ class Inside:
     def slices(self) -> Iterator[Slice]:
         """Master weights and both moments; frozen weights and buffers as the model has them."""
         yield from buffer_slices(self.statistics, writer=self.ranks.rank == 0)
-        yield from self._frozen_slices()
+        yield from self.frozen_slices()
+        yield from kept_slices(self.task)
         for part, flat, offset in self.parts():
             for kind, tensor in kinds(self.optimizer, flat).items():
                 view = tensor.view(-1)[offset : offset + len(part.view)]
                 yield replace(part, kind=kind, view=view)
 
-    def _frozen_slices(self) -> Iterator[Slice]:
+    def frozen_slices(self) -> Iterator[Slice]:
+        """What is not trained, as the model has it."""
         for i, p in enumerate(self.frozen):
             if self.kind == "pieces":
                 if piece := _piece(p):
