@@ -120,7 +120,10 @@ def _compare(
     """Raise Damaged unless a checkpoint lists the weights that its recipe builds, and no others."""
     with torch.device("meta"):
         task = Task(recipe)
-    built = {name: tuple(weight.shape) for name, weight in task.state_dict().items()}
+    built = {
+        name: tuple(weight.shape)
+        for name, weight in (task.own_parameters() | task.statistics()).items()
+    }
     rows = manifest.tensors
     held = {row.name: row.shape for row in rows if not row.kinds.keys().isdisjoint(HELD)}
     averages = {row.name: row.shape for row in rows if "ema" in row.kinds}
@@ -129,7 +132,7 @@ def _compare(
             f"{flag}: {checkpoint} holds no average of the weights, as its recipe's ema is None; "
             f"leave {flag} out"
         )
-    trained = {name: built[name] for name, p in task.named_parameters() if p.requires_grad}
+    trained = {name: built[name] for name, p in task.own_parameters().items() if p.requires_grad}
     for kind, wanted, found in (
         ("weight", built, held),
         ("average", trained if averages else {}, averages),

@@ -71,8 +71,8 @@ class LabeledVisionTransformer(Backbone):
     def __init__(self, model: LVViT, image_size: ImageSize) -> None:
         super().__init__()
         self.config = model
-        self.grid = h, w = model.grid(image_size)
-        dim = model.embed_dim
+        (h, w), dim = model.grid(image_size), model.embed_dim
+        self.grid = h, w
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.empty(1, h * w + 1, dim))
         self.patch_embed = ConvolutionalPatchEmbed(model)

@@ -68,7 +68,7 @@ class ClassTokenTransformer(Backbone):
     ) -> None:
         super().__init__()
         self.config = model
-        self.grid = h, w = model.grid(image_size)
+        h, w = self.grid = model.grid(image_size)
         dim = model.embed_dim
         if not self.attends:
             self.cls_token = nn.Parameter(torch.empty(1, 1, dim))

@@ -35,7 +35,7 @@ class Pieces:
     def __init__(self, recipe: Recipe, layout: Layout, run: Run, per_node: int) -> None:
         self.run, self.world, self.per_node = run, layout.world, per_node
         task = outline(recipe)
-        named = dict(task.named_parameters())
+        named = task.own_parameters()
         self.shapes = {name: tuple(p.shape) for name, p in named.items()}
         self.statistics = {name: tuple(b.shape) for name, b in task.statistics().items()}
         self.sizes = {name: p.numel() for name, p in named.items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import tiny
 import torch
@@ -17,9 +18,10 @@ from bigvit.data.prepare import Targets
 from bigvit.models.output import Output
 from bigvit.objectives.objective import Kept, Objective
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import CrossEntropy, Digits, ImageSize, Model, Recipe
+from bigvit.recipe import CrossEntropy, Digits, Recipe
 
 WAYS = (0, 1, 2, 3, "fsdp2 full", "fsdp2 grads", "fairscale oss", "fairscale sdp")
+AGAIN = (2, 3)  # resumed on as many
 HALVES = (1, 3, "fsdp2 full")  # stopped, and resumed at another number of ranks
 ROWS, WIDTH, OUTPUTS = 64, 5, 11
 
@@ -28,7 +30,7 @@ ROWS, WIDTH, OUTPUTS = 64, 5, 11
 class Followed(CrossEntropy):
     """A recipe's objective that the tests build."""
 
-    held_epochs: int
+    frozen_epochs: int
 
 
 class Follows(Objective):
@@ -84,11 +86,11 @@ class Follows(Objective):
         self.noted = []
 
 
-def build(of: object, model: Model, image_size: ImageSize) -> Objective:
+def build(of: object, *given: Any) -> Objective:
     """What `objectives.build` does, of the tests' own too."""
     if isinstance(of, Followed):
-        return Follows(model.embed_dim, of.weight)  # pyright: ignore
-    return BUILD(of, model, image_size)  # pyright: ignore
+        return Follows(recipe.model.embed_dim, of.weight)  # pyright: ignore
+    return BUILD(of, *given)  # pyright: ignore
 
 
 BUILD = objectives.build
@@ -111,12 +113,15 @@ recipe: Recipe = replace(
     data=replace(tiny.lamb.data, views=2),
     objectives=(
         *tiny.lamb.objectives,
-        Followed(weight=0.5, smoothing=0.0, class_weights=None, held_epochs=1),  # pyright: ignore
+        Followed(weight=0.5, smoothing=0.0, class_weights=None, frozen_epochs=1),  # pyright: ignore
     ),
     schedule=replace(tiny.adamw.schedule, epochs=2, warmup_epochs=0),
     ema=0.8,
     ema_end=1.0,
 )
+
+
+half = replace(recipe, precision="bf16", gradient_precision="fp32")
 
 
 def followed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = WAYS) -> None:
@@ -127,6 +132,11 @@ def followed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = WAYS) -> No
         for way in HALVES:
             path = folder / f"followed halves {way}"
             train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
+        for way in AGAIN:
+            path = folder / f"followed again {way}"
+            train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
+            train(ranks, path, recipe, resume="auto", **options(way))
+        train(ranks, folder / "followed bf16", half, **options(3))
 
 
 def followed_halves(ranks: Ranks, folder: Path) -> None:

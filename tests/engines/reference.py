@@ -62,9 +62,10 @@ def train_single(
     teacher: Teacher | None = None,
     source: Source | None = None,
     maps: LabelMaps | None = None,
+    kinds: Sequence[str] = ("weight", "ema"),
 ) -> tuple[Weights, list[float]]:
     """Weights after `tiny.updates` of the recipe, with their average as "ema NAME" where there is
-    one, and the loss of every update."""
+    one, and other kinds likewise, and the loss of every update."""
     engine = Reordered(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
     engine.order = order
@@ -85,7 +86,7 @@ def train_single(
         engine.update(prepare.later(micro), recipe.rates(i)).loss
         for i, micro in enumerate(islice(batches, tiny.updates(recipe)))
     ]
-    names = {"weight": "", "ema": "ema "}
+    names = {kind: "" if kind == "weight" else f"{kind} " for kind in kinds}
     parts = [part for part in engine.slices() if part.kind in names]
     return {
         names[part.kind] + part.name: part.view.view(part.shape).cpu() for part in parts
