@@ -14,7 +14,6 @@ everywhere, bf16, and that images of CIFAR-100 go through ResNet-50 as it is pub
 """
 
 from dataclasses import replace
-from typing import Any
 
 from bigvit.recipe import (
     SGD,
@@ -146,22 +145,22 @@ globals().update({f"{m}_r50_in1k_224": trained(m, IMAGENET, 4) for m in COMPARED
 
 # Tables 2.5, 2.6, 2.14: iNaturalist at each level; images of table 2.3, classes of table 2.14.
 INATURALIST = {"inat18": ("iNaturalist-2018", 437_513), "inat19": ("iNaturalist-2019", 265_240)}
-LEVELS: dict[str, tuple[Any, int, int]] = {
-    "kingdom": ("kingdom", 6, 3),
-    "phylum": ("phylum", 25, 4),
-    "class": ("class", 57, 9),
-    "order": ("order", 272, 34),
-    "family": ("family", 1118, 57),
-    "genus": ("genus", 4401, 72),
-    "species": ("own", 8142, 1010),
+LEVELS = {
+    "kingdom": (replace(IMAGENET, level="kingdom"), 6, 3),
+    "phylum": (replace(IMAGENET, level="phylum"), 25, 4),
+    "class": (replace(IMAGENET, level="class"), 57, 9),
+    "order": (replace(IMAGENET, level="order"), 272, 34),
+    "family": (replace(IMAGENET, level="family"), 1118, 57),
+    "genus": (replace(IMAGENET, level="genus"), 4401, 72),
+    "species": (replace(IMAGENET, level="own"), 8142, 1010),
 }
 
 
 def inaturalist(year: str, level: str) -> Images:
     """A year's images at a level."""
-    (dataset, images), (named, of_18, of_19) = INATURALIST[year], LEVELS[level]
+    (dataset, images), (data, of_18, of_19) = INATURALIST[year], LEVELS[level]
     classes = of_18 if year == "inat18" else of_19
-    return replace(IMAGENET, dataset=dataset, train_images=images, classes=classes, level=named)
+    return replace(data, dataset=dataset, train_images=images, classes=classes)
 
 
 globals().update(

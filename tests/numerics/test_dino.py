@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from each import each_of
 from self_supervised import DIM, DINO, B, built, output, recipe_of, targets
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from bigvit.layers.positions import on_grid
 from bigvit.models.init import initial_weight
 from bigvit.recipe import ImageSize, Mix, RandomResizedCrop, Recipe, Views
 from bigvit.recipe.check import check_recipe
@@ -21,7 +19,6 @@ from bigvit.recipe.store import recipe_from_json, to_json
 from bigvit.recipes.digits import digits_vit
 from bigvit.recipes.fashion import fashion_resnet
 from bigvit.recipes.fashion_resmlp import fashion_resmlp
-from bigvit.recipes.photos import photos_vit_64
 from bigvit.task import Task
 
 K = DINO.outputs
@@ -177,24 +174,6 @@ def test_a_head_without_hidden_layers_and_one_with_batch_norm():
         made = built(replace(DINO, hidden_layers=layers, norm=norm))
         assert len(list(made.parameters())) == names
         assert step(made, 0, 0)[0].isfinite()
-
-
-def test_small_crops_of_a_vit_have_interpolated_positions():
-    """As torch's own interpolation of the positions as a picture."""
-    task = Task(photos_vit_64)
-    task.init_weights()
-    model = task.model
-    h, w = model.grid
-    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    grid = photos_vit_64.model.grid(32)
-    assert grid != (h, w)
-    pictures = model.pos_embed.detach()[0].reshape(h, w, -1).permute(2, 0, 1)[None]
-    small = F.interpolate(pictures, size=grid, mode="bicubic")[0].flatten(1).T[None]
-    torch.testing.assert_close(on_grid(model.pos_embed, model.grid, grid), small)
-    found = model.embed(images)
-    other = Task(replace(photos_vit_64, data=replace(photos_vit_64.data, image_size=32)))
-    other.load_state_dict({**task.state_dict(), "model.pos_embed": small})
-    torch.testing.assert_close(found, other.model.embed(images))
 
 
 LARGE = RandomResizedCrop(scale=(0.4, 1.0), ratio=(3 / 4, 4 / 3), interpolation="bicubic")
