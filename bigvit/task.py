@@ -24,7 +24,8 @@ PREDICTION = "logits"
 class Task(nn.Module):
     """Turns inputs into named, already weighted losses, whose sum is to be minimised."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, following: bool = True) -> None:
+        """Args: following: False for a task that is not trained, and needs no follower."""
         super().__init__()
         self.recipe = recipe
         self.model = models.build(recipe.model, recipe.data.image_size)
@@ -42,7 +43,7 @@ class Task(nn.Module):
         self.wanted = sorted({block for each in built for block in each.wanted})
         self.seen = sorted({group for each in built for group in each.seen})
         self.asked = sorted({group for each in built for group in each.asked})
-        if self.asked:
+        if self.asked and following:
             # built anew: a copy would be of what stage 3 has cut by now
             second = models.build(recipe.model, recipe.data.image_size)
             heads: dict[str, dict[str, nn.Module]] = {}
@@ -154,6 +155,12 @@ class Task(nn.Module):
     def held(self) -> set[str]:
         """Names of parameters that stand still at first."""
         return {f"heads.{name}.{p}" for name, of in self.objectives.items() for p in of.held}
+
+    def projector(self) -> nn.Module | None:
+        """What projects a trunk's features where training compares images by that (thesis section
+        2.3.1, "Adapting the architecture at test-time"); None where it does not."""
+        found = (getattr(each, "projector", None) for each in self.objectives.values())
+        return next((each for each in found if isinstance(each, nn.Module)), None)
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are not decayed although they are matrices."""

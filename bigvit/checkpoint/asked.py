@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ from bigvit.checkpoint.run import class_names, classes_map_of, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Data, Images, Recipe
-from bigvit.task import DTYPES, PREDICTION, before_timms_head
+from bigvit.task import DTYPES, PREDICTION, Task, before_timms_head
 
 Predict = Callable[[Tensor], Mapping[str, Tensor]]
 """Normalised images (B, C, H, W) -> logits (B, K) by name, the prediction's first."""
@@ -35,17 +35,23 @@ class Model(NamedTuple):
     classes_map: Path | None = None  # what says the level of its classes, if a file does
 
 
-def from_run(given: str, ema: bool, ranks: Ranks) -> Model:
-    """A run's newest checkpoint, or one."""
+def from_run(given: str, ema: bool, ranks: Ranks, trunk: bool = False) -> Model:
+    """A run's newest checkpoint, or one.
+
+    Args:
+        trunk: whether features are the trunk's also where an objective has projected them.
+    """
     checkpoint, _, task = trained(Path(given), None, ema)
     recipe: Recipe = task.recipe
     task.to(ranks.device, DTYPES[recipe.precision])
     task.eval()
     classes = class_names(run_of(checkpoint), recipe.data.classes)
     name = run_of(checkpoint).resolve().name
-    outputs, embed = recipe.model.num_classes, partial(_embed, task.model)
-    coarser = classes_map_of(checkpoint)
-    more = outputs, embed, task.model, coarser
+    projector = None if trunk else task.projector()
+    embed, module = partial(_embed, task, projector), task.model
+    if projector is not None:
+        module = nn.ModuleDict({"model": task.model, "projector": projector})
+    more = recipe.model.num_classes, embed, module, classes_map_of(checkpoint)
     return Model(name, recipe.data, task.predictions, classes, *more)
 
 
@@ -80,8 +86,9 @@ def from_timm(given: str, data: Data, ranks: Ranks) -> Model:
     return Model(given.rpartition(":")[2], fed, predict, classes, count, embed, model)
 
 
-def _embed(model: Any, images: Tensor) -> Tensor:
-    return model.embed(images.to(next(model.parameters()).dtype)).float()
+def _embed(task: Task, projector: nn.Module | None, images: Tensor) -> Tensor:
+    found = task.model.embed(images.to(next(task.model.parameters()).dtype))
+    return (found if projector is None else projector(found)).float()
 
 
 def _predict(model: nn.Module, images: Tensor) -> dict[str, Tensor]:

@@ -39,7 +39,9 @@ def trained(
     """
     found = read_checkpoint(path, ema)
     recipe = looked_at(found.recipe, image_size, crop_ratio)
-    task = Task(recipe)
+    task = Task(recipe, following=False)
+    heads = {name: w for name, w in found.weights.items() if name.startswith("heads.")}
+    task.load_state_dict(heads, strict=False)
     here = found.recipe.model.grid(found.recipe.data.image_size)
     grid = recipe.model.grid(recipe.data.image_size)
     fit(Given(found.model, here), task.model, grid, recipe.resampling)

@@ -49,6 +49,12 @@ def _add_given(command: argparse.ArgumentParser) -> None:
     arguments.add_data_root(command, arguments.OF_THE_RUN)
     text = "coarser classes: a JSON object, or CSV of two columns, from class to coarser class"
     command.add_argument("--classes-map", type=Path, metavar="FILE", help=text)
+    text = (
+        "level at which classes are counted, as data.level names it (default: the run's); own: the"
+    )
+    command.add_argument("--level", metavar="NAME", help=f"{text} data set's own classes")
+    text = "features of the trunk, also where training compared images by a projection of them"
+    command.add_argument("--trunk", action="store_true", help=text)
     text = "the data set may have other classes than the model was trained on"
     command.add_argument("--other-classes", action="store_true", help=text)
     text = "folder to keep embeddings in (default: RUN/embeddings; of other models nowhere)"
@@ -72,14 +78,16 @@ def _given(options: argparse.Namespace, tested: bool = True) -> "Given":
         raise ValueError(f"--ema: {name} has no average; leave it out")
     if keep is not None and keep.exists() and not keep.is_dir():
         raise ValueError(f"--keep {keep}: it is a file; name a folder")
+    if options.classes_map is not None and options.level is not None:
+        raise ValueError("--level and --classes-map say the same; give one of them")
     if options.classes_map is not None:
         from bigvit.data.levels import read_map
 
         read_map(options.classes_map)
     from bigvit.neighbours.given import given
 
-    more = (options.ema, options.classes_map, keep, options.other_classes, tested)
-    return given(name, root, *more)
+    more = (options.level, options.classes_map, keep, options.other_classes, tested, options.trunk)
+    return given(name, root, options.ema, *more)
 
 
 def _neighbours(options: argparse.Namespace) -> None:

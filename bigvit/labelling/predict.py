@@ -86,13 +86,17 @@ def _is_image(path: Path) -> bool:
     return os.fsencode(path.suffix.lower()) in ENDINGS and path.is_file()
 
 
-def asked(given: str, ema: bool, ranks: Ranks) -> Model:
-    """The model that is named: a run, a checkpoint, an export's folder, or timm:NAME."""
+def asked(given: str, ema: bool, ranks: Ranks, trunk: bool = False) -> Model:
+    """The model that is named: a run, a checkpoint, an export's folder, or timm:NAME.
+
+    Args:
+        trunk: as `from_run` has it.
+    """
     if not given.startswith(TIMM) and (Path(given) / "model.safetensors").is_file():
         given = f"{TIMM}local-dir:{given}"
     if given.startswith(TIMM):
         return from_timm(given, WHOLE, ranks)
-    return from_run(given, ema, ranks)
+    return from_run(given, ema, ranks, trunk)
 
 
 def test_images(model: Model, root: Path) -> Source:

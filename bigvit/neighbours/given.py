@@ -1,20 +1,24 @@
 """What is asked, of which images: looked at before a model is read or an image decoded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from bigvit.checkpoint.asked import Model
 from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.of_timm import TIMM
 from bigvit.checkpoint.run import class_names, classes_map_of, find_checkpoint, run_of
 from bigvit.data.levels import Level, own_level, read_level
-from bigvit.data.sources import Source, Split, matched, open_source
+from bigvit.data.sources import Source, Split, find_level, matched, open_source
 from bigvit.data.workers import workers_for
 from bigvit.labelling.predict import asked
 from bigvit.labelling.whole import WHOLE
 from bigvit.neighbours.embeddings import FOLDER, Embedded, embedded
 from bigvit.ranks.joining import alone
+from bigvit.recipe import Data, Digits
+from bigvit.recipe.data import DigitsLevel
+from bigvit.recipe.data import Level as OwnLevel
 from bigvit.recipe.store import recipe_from_json
 
 
@@ -25,10 +29,12 @@ class Given:
     name: str
     train: Source
     test: Source | None  # where it is asked for
-    level: Level  # at which classes are told apart
+    level: Level  # at which classes are told apart, of the data set's own
     folder: Path | None  # where embeddings are kept
     ema: bool
     other_classes: bool
+    trained: Level  # the level that a run has learned; of other models the data set's own classes
+    trunk: bool
 
     def model(self) -> Model:
         """The model that is named.
@@ -36,9 +42,9 @@ class Given:
         Raises:
             ValueError: it cannot be read, or its classes are others.
         """
-        model = asked(self.name, self.ema, alone())
+        model = asked(self.name, self.ema, alone(), self.trunk)
         if not self.other_classes:
-            _refuse_others(self.name, model.classes, self.train.classes)
+            _refuse_others(self.name, model.classes, self.trained.classes)
         return model
 
     def embedded(
@@ -54,20 +60,25 @@ def given(
     name: str,
     root: Path | None,
     ema: bool,
+    level: str | None,
     classes_map: Path | None,
     keep: Path | None,
     other_classes: bool,
     tested: bool = True,
+    trunk: bool = False,
 ) -> Given:
     """Open the data set, and see whether it fits.
 
     Args:
         name: a run, a checkpoint, an export's folder, or timm:NAME.
         root: where the data set is.
-        classes_map: a file with a coarser class of each; None: the data set's own.
+        level: at which classes are told apart, as `data.level` names it; None: that which a run has
+            learned, and of other models the data set's own.
+        classes_map: a file that says a coarser class of each, instead of a level.
         keep: where embeddings are kept; None: beside a run, and nowhere of other models.
         other_classes: whether the model may have been trained on others.
         tested: whether test images are needed.
+        trunk: whether features are the trunk's also where an objective has projected them.
 
     Raises:
         ValueError: something is not there, or does not fit.
@@ -78,14 +89,33 @@ def given(
         data = recipe_from_json(read_manifest(checkpoint).recipe).data
         names, its_map = class_names(run_of(checkpoint), data.classes), classes_map_of(checkpoint)
         folder = run_of(checkpoint) / FOLDER if keep is None else keep
-    train = open_source(data, "train", root, its_map)
-    test = matched(open_source(data, "test", root, its_map), train) if tested else None
+    own = replace(data, level="digit" if isinstance(data, Digits) else "own")
+    train = open_source(own, "train", root)
+    test = matched(open_source(own, "test", root), train) if tested else None
+    trained = find_level(data.level, train.classes, root, its_map)
     if not other_classes:
-        _refuse_others(name, names, train.classes)
-    level = (
-        own_level(train.classes) if classes_map is None else read_level(classes_map, train.classes)
-    )
-    return Given(name, train, test, level, folder, ema, other_classes)
+        _refuse_others(name, names, trained.classes)
+    told = trained
+    if classes_map is not None:
+        told = read_level(classes_map, train.classes)
+    elif level is not None:
+        told = level_of(level, data, train.classes, root)
+    return Given(name, train, test, told, folder, ema, other_classes, trained, trunk)
+
+
+def level_of(name: str, data: Data, classes: Sequence[str], root: Path | None) -> Level:
+    """A level of a data set's own classes by its name; "own" is that of digits, too.
+
+    Raises:
+        ValueError: there is none of that name, or it cannot be had of these data.
+    """
+    names = get_args(DigitsLevel if isinstance(data, Digits) else OwnLevel)
+    if name == "own":
+        return own_level(classes)
+    if name in names and name != "map":
+        return find_level(name, classes, root)
+    listed = ", ".join(dict.fromkeys(["own", *(each for each in names if each != "map")]))
+    raise ValueError(f"--level {name}: these data have no such level; choose of {listed}")
 
 
 def is_run(name: str) -> bool:

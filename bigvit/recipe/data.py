@@ -29,6 +29,7 @@ Area = Annotated[tuple[float, float], Bound(1e-4, 1.0)]  # of an image of a mega
 Alpha = Annotated[float, Bound(0.0, 1e6)]
 TestImages = Annotated[int | None, Bound(0, 10**11)]
 Group = Annotated[int, Bound(2, 2**20)]
+DigitsLevel = Literal["digit", "parity"]
 Level = Literal["own", "cifar100", "kingdom", "phylum", "class", "order", "family", "genus", "map"]
 Deviation = Annotated[float, Bound(0.0, 100.0)]
 
@@ -59,7 +60,7 @@ class Digits:
     image_size: Side[int]  # pixels; the scans have 8
     augment: Shift | None
     views: Annotated[int, Bound(0, 64)]  # further views of each image, shifted by themselves
-    level: Literal["digit", "parity"]  # what is told apart; parity: odd or even
+    level: DigitsLevel  # what is told apart; parity: odd or even
     repeats: Repeats  # copies of an image in an epoch (repeated augmentation); 1 for none
     mean: Mean  # a channel's mean, of values in [0, 1]
     std: Std  # a channel's standard deviation, of values in [0, 1]
