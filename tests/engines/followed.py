@@ -147,4 +147,20 @@ def followed_halves(ranks: Ranks, folder: Path) -> None:
             train(ranks, path, recipe, resume="auto", **options(way))
 
 
-SCENARIOS = (followed, followed_halves)
+def followed_elsewhere(ranks: Ranks, folder: Path) -> None:
+    """The same run, and a stopped one resumed, in smaller micro-batches."""
+    with known():
+        for way in HALVES:
+            path, how = folder / f"followed {way} of 4", {"micro_batch": tiny.MICRO_BATCH // 2}
+            train(ranks, path, recipe, **how, **options(way))
+            train(
+                ranks,
+                folder / f"followed halves {way}",
+                recipe,
+                resume="auto",
+                **how,
+                **options(way),
+            )
+
+
+SCENARIOS = (followed, followed_halves, followed_elsewhere)
