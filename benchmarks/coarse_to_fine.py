@@ -41,26 +41,12 @@ METHODS = {
     "grafit": "Grafit",
 }
 TRAIN, TEST = 6_000, 2_000
-NAMES = [
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-]
-SHOES = {"Sandal", "Sneaker", "Ankle boot"}
+SHOES, BAGS = (5, 7, 9), (8,)  # IDX files number their classes, and name none
 MAPS: dict[str, dict[str, str]] = {
     "fashion_groups": {
-        name: "shoes" if name in SHOES else "bags" if name == "Bag" else "clothes" for name in NAMES
+        str(n): "shoes" if n in SHOES else "bags" if n in BAGS else "clothes" for n in range(10)
     },
-    "fashion_clothes": {
-        name: "other" if name in SHOES or name == "Bag" else "clothes" for name in NAMES
-    },
+    "fashion_clothes": {str(n): "other" if n in (*SHOES, *BAGS) else "clothes" for n in range(10)},
 }
 DATA = ("digits", *MAPS)
 
