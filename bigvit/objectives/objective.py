@@ -44,7 +44,7 @@ class Objective(nn.Module, ABC):
     asked: tuple[int, ...] = ()  # groups of views that it wants of the follower; 0 too
     # its submodule that the follower copies, behind the trunk
     followed: str | None = None
-    # its parameters that stand still for the first `frozen_epochs` of the recipe's objective
+    # its parameters that stand still for the first `held_epochs` of the recipe's objective
     held: tuple[str, ...] = ()
 
     def meet(self, rank: int, world: int, device: torch.device) -> None:

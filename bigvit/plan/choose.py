@@ -11,6 +11,7 @@ from bigvit.engines.check import check
 from bigvit.plan.activations import kept_bytes, most_at_once
 from bigvit.plan.clock import Clock, clock
 from bigvit.plan.devices import DEVICES, GIB, Device
+from bigvit.plan.follower import seen
 from bigvit.plan.matrices import spread
 from bigvit.plan.states import States, states
 from bigvit.plan.teacher import temporary_bytes, weights_bytes
@@ -61,8 +62,13 @@ class Choice:
     @cached_property
     def activations(self) -> int:
         """Bytes that backward needs."""
-        share = self.run.checkpoint_activations
-        return kept_bytes(self.recipe, self.layout.micro_batch, share)
+        share, images = self.run.checkpoint_activations, self.layout.micro_batch
+        return kept_bytes(self.recipe, images, share) + self._of_views()
+
+    def _of_views(self) -> int:
+        """Bytes that backward needs of further views."""
+        share, images = self.run.checkpoint_activations, self.layout.micro_batch
+        return sum(kept_bytes(of, count * images, share) for of, count in seen(self.recipe))
 
     @cached_property
     def temporary(self) -> int:
@@ -71,7 +77,8 @@ class Choice:
 
     def _at_once(self, gradients: int = 0) -> int:
         share = self.run.checkpoint_activations
-        return most_at_once(self.recipe, self.layout.micro_batch, share, gradients)
+        own = most_at_once(self.recipe, self.layout.micro_batch, share, gradients)
+        return own + self._of_views()
 
     @cached_property
     def teacher(self) -> int:

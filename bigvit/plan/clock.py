@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from bigvit.plan.activations import parts
 from bigvit.plan.devices import Device
+from bigvit.plan.follower import Group, seen
+from bigvit.plan.follower import asked as asked_of_follower
 from bigvit.plan.teacher import asked
 from bigvit.plan.traffic import Collective
 from bigvit.plan.weights import BYTES, WIDE
@@ -41,12 +43,13 @@ class Clock:
     optimizer: float
     network: float  # what is not hidden behind the backward pass
     teacher: float  # its forward pass
+    follower: float  # its forward passes
 
     @property
     def update(self) -> float:
         """Seconds of an update that never waits for data."""
         passes = max(self.arithmetic + self.memory, self.launches)
-        return passes + self.optimizer + self.network + self.teacher
+        return passes + self.optimizer + self.network + self.teacher + self.follower
 
     @property
     def bound(self) -> str:
@@ -55,7 +58,7 @@ class Clock:
         parts = {"arithmetic": self.arithmetic, "memory traffic": memory, "network": self.network}
         if self.launches > self.arithmetic + self.memory:
             parts = {"launches": self.launches, "network": self.network}
-        parts["teacher"] = self.teacher
+        parts |= {"teacher": self.teacher, "follower": self.follower}
         return max(parts, key=lambda name: parts[name])
 
 
@@ -177,14 +180,15 @@ def clock(
         network: bytes a second of a node's network, in one direction.
     """
     at, ahead, back = speed(device, recipe.precision, run.compile), Sum(), Sum()
-    for part in parts(recipe, run.checkpoint_activations):
-        blocks, twice = len(part.shares), sum(part.again)
-        images = layout.micro_batch * sum(part.shares) / blocks
-        for op, gradients, _ in part.steps:
-            once = at.forward(op, images, part.skips)
-            ahead = ahead.plus(once, blocks)
-            back = back.plus(at.backward(op, images, part.skips, gradients), blocks)
-            back = back.plus(once, twice)
+    for of, views in (Group(recipe, 1), *seen(recipe)):
+        for part in parts(of, run.checkpoint_activations):
+            blocks, twice = len(part.shares), sum(part.again)
+            images = views * layout.micro_batch * sum(part.shares) / blocks
+            for op, gradients, _ in part.steps:
+                once = at.forward(op, images, part.skips)
+                ahead = ahead.plus(once, blocks)
+                back = back.plus(at.backward(op, images, part.skips, gradients), blocks)
+                back = back.plus(once, twice)
     hidden = HIDDEN * max(back.arithmetic + back.memory, back.launches * device.launch)
     whole, n = ahead.plus(back), layout.accumulation
     return Clock(
@@ -194,7 +198,20 @@ def clock(
         _optimizer(recipe, updated) / at.copies + _iterations(recipe, flops, device),
         network_seconds(sent, device.link, network, hidden),
         n * _asking(recipe, layout.micro_batch, device),
+        n * _following(recipe, layout.micro_batch, run.compile, device),
     )
+
+
+def _following(recipe: Recipe, images: int, compiled: bool, device: Device) -> float:
+    """Seconds of a follower's forward passes. Gathering its weights, where they are cut, is not
+    counted."""
+    at, spent = speed(device, recipe.precision, compiled), Sum()
+    for of, views in asked_of_follower(recipe):
+        for part in parts(of, 0.0):
+            for op, *_ in part.steps:
+                once = at.forward(op, views * images, skips=False)
+                spent = spent.plus(once, len(part.shares))
+    return max(spent.arithmetic + spent.memory, spent.launches * device.launch)
 
 
 def _asking(recipe: Recipe, images: int, device: Device) -> float:

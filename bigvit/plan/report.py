@@ -266,6 +266,8 @@ def _bytes(choice: Choice) -> Iterator[tuple[str, int]]:
     held = choice.states
     for name in ("weights", "masters", "moments", "average", "buffers", "gradients", "buckets"):
         yield name, getattr(held, name)
+    if held.follower:
+        yield "follower", held.follower
     yield "gathered weights", held.gathered
     yield "teacher", choice.teacher
     yield "activations", choice.activations

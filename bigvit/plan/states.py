@@ -23,8 +23,9 @@ from bigvit.plan.cuts import (
     units,
     zero_of,
 )
+from bigvit.plan.follower import follower_weights
 from bigvit.plan.matrices import spread
-from bigvit.plan.weights import BYTES, WIDE, hidden, weights_of
+from bigvit.plan.weights import BYTES, WIDE, Weight, hidden, weights_of
 from bigvit.recipe import SGD, Layout, Recipe, Run
 
 
@@ -36,6 +37,7 @@ class States:
     masters: int  # float32 copies of them
     moments: int  # both (SGD: the one), and the numbers of steps
     average: int  # of the weights
+    follower: int  # its weights, where they are not the average's own memory
     buffers: int  # BatchNorm's statistics
     gradients: int  # at the end of the last micro-batch's backward pass
     buckets: int  # of communication in backward
@@ -50,7 +52,8 @@ class States:
     @property
     def kept(self) -> int:
         """What stays from update to update in any case."""
-        return self.weights + self.masters + self.moments + self.average + self.buffers
+        follower = self.average + self.follower
+        return self.weights + self.masters + self.moments + follower + self.buffers
 
     @property
     def between(self) -> int:
@@ -104,6 +107,7 @@ class Held:
         self.mixed = recipe.precision != "fp32"
         self.trained = self.weights.trained
         self.groups = self.weights.groups(recipe.layer_decay != 1)
+        self.follower = follower_weights(recipe)
 
     def of(
         self,
@@ -157,6 +161,7 @@ class Held:
             gradients=gradients,
             # laid end to end to be reduced
             buckets=0 if single else self.gradient * min(trained, WHOLE_BUCKET),
+            follower=0 if single and not self.mixed else self.type * elements(self.follower),
             single=elements(hidden(self.trained)),
             stepping=gradients + self.copies(trained, self.gradient),
             temporary=self.squares(max(w.size for w in self.trained)),
@@ -213,6 +218,7 @@ class Held:
             + self.squares(min(largest, largest_one)),
             standing=standing,
             host=host,
+            follower=kind * elements(self.follower),
         )
 
     def touched(self, round_robin: bool) -> int:
@@ -257,7 +263,9 @@ class Held:
             temporary=(kind * max(sums) if gradient != WIDE and not offload else 0)
             + self.squares(max(-(-w.size // world) for w in self.trained)),
             standing=bucket + stay + (0 if offload else gradients),
-            host=(weights + second if far else 0) + (gradients + WIDE * updated) * offload,
+            follower=0 if far else kind * pieces(self.follower, world),
+            host=(weights + second + kind * pieces(self.follower, world) if far else 0)
+            + (gradients + WIDE * updated) * offload,
         )
 
     def rows(self) -> States:
@@ -318,4 +326,10 @@ class Held:
             stepping=stepping + copies,
             temporary=self.squares(max(w.size for w in self.trained)),
             standing=standing,
+            # what a rank steps in float32 has the average itself there
+            follower=kind * elements(self.follower) - (0 if self.mixed else self.shared(mine)),
         )
+
+    def shared(self, mine: list[list[Weight]]) -> int:
+        """Bytes of fairscale's averages that are a follower's, too: of the rank with fewest."""
+        return WIDE * min(map(elements, mine)) if self.follower else 0

@@ -54,10 +54,20 @@ class Weights(NamedTuple):
 
 
 def weights_of(recipe: Recipe) -> Weights:
-    """All that a recipe's task has, the objectives' too."""
+    """All that a recipe's task has, the objectives' too; but for a follower's."""
+    return _of_task(recipe, predictors=True)
+
+
+def followed_of(recipe: Recipe) -> Weights:
+    """Those of them that a follower, where there is one, has a copy of."""
+    return _of_task(recipe, predictors=False)
+
+
+def _of_task(recipe: Recipe, predictors: bool) -> Weights:
     size, only = recipe.data.image_size, recipe.trainable == "attention"
     qkv = recipe.optim.qkv if isinstance(recipe.optim, Muon) else None
-    behind = tuple(op for each in recipe.objectives for op in heads(each, recipe) if op.parameters)
+    ops = (op for each in recipe.objectives for op in heads(each, recipe) if op.parameters)
+    behind = tuple(op for op in ops if predictors or not op.module.startswith("predictor"))
     return _weights(recipe.model, size, behind, only, recipe.classifies, qkv)
 
 

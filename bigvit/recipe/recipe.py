@@ -63,7 +63,7 @@ class Recipe:
             decay = half_cosine(first, last, gone)
         if self.ema is not None and self.ema_end is not None:
             ema = half_cosine(self.ema, self.ema_end, gone)
-        held = max((getattr(each, "frozen_epochs", 0) for each in self.objectives), default=0)
+        held = max((getattr(each, "held_epochs", 0) for each in self.objectives), default=0)
         return Rates(self.lr(update), decay, ema, update < held * self.updates_per_epoch)
 
     @property

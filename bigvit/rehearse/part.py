@@ -23,6 +23,7 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.workers import view_shapes
 from bigvit.engines.build import build_engine, outline
 from bigvit.engines.engine import Engine, Pending
+from bigvit.engines.kept import KEPT
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Layout, Rates, Recipe, Run, sides
 from bigvit.rehearse.pieces import Piece
@@ -80,7 +81,8 @@ def rehearse(
         engine = build_engine(
             recipe, run, layout, ranks, lambda name: torch.empty(shapes[name], device=here)
         )
-        slices = list(engine.slices())
+        # objectives say by themselves how what they keep is cut
+        slices = [part for part in engine.slices() if part.kind != KEPT]
         part = Part(
             rank,
             frozenset(Piece(s.name, s.kind, s.shape, s.start, s.stop, s.writer) for s in slices),

@@ -30,7 +30,7 @@ ROWS, WIDTH, OUTPUTS = 64, 5, 11
 class Followed(CrossEntropy):
     """A recipe's objective that the tests build."""
 
-    frozen_epochs: int
+    held_epochs: int
 
 
 class Follows(Objective):
@@ -113,7 +113,7 @@ recipe: Recipe = replace(
     data=replace(tiny.lamb.data, views=2),
     objectives=(
         *tiny.lamb.objectives,
-        Followed(weight=0.5, smoothing=0.0, class_weights=None, frozen_epochs=1),  # pyright: ignore
+        Followed(weight=0.5, smoothing=0.0, class_weights=None, held_epochs=1),  # pyright: ignore
     ),
     schedule=replace(tiny.adamw.schedule, epochs=2, warmup_epochs=0),
     ema=0.8,
@@ -147,4 +147,20 @@ def followed_halves(ranks: Ranks, folder: Path) -> None:
             train(ranks, path, recipe, resume="auto", **options(way))
 
 
-SCENARIOS = (followed, followed_halves)
+def followed_elsewhere(ranks: Ranks, folder: Path) -> None:
+    """The same run, and a stopped one resumed, in smaller micro-batches."""
+    with known():
+        for way in HALVES:
+            path, how = folder / f"followed {way} of 4", {"micro_batch": tiny.MICRO_BATCH // 2}
+            train(ranks, path, recipe, **how, **options(way))
+            train(
+                ranks,
+                folder / f"followed halves {way}",
+                recipe,
+                resume="auto",
+                **how,
+                **options(way),
+            )
+
+
+SCENARIOS = (followed, followed_halves, followed_elsewhere)

@@ -91,6 +91,19 @@ def test_resumed_on_another_number_of_ranks(way, runs):
     assert apart <= ALLOWED * YARDSTICK
 
 
+@pytest.mark.slow
+def test_four_ranks_equal_single(warm, tmp_path, reference):
+    done = warm(2, RANKS, tmp_path, "followed", timeout=600)
+    assert done.code == 0, done.output
+    done = warm(4, RANKS, tmp_path, "followed_elsewhere", timeout=600)
+    assert done.code == 0, done.output
+    for way in followed.HALVES:
+        for name in (f"followed {way} of 4", f"followed halves {way}"):
+            apart = distance(held(tmp_path / name), reference)
+            print(f"{name}: {apart:.2e}, {apart / YARDSTICK:.2f} yardsticks")
+            assert apart <= ALLOWED * YARDSTICK
+
+
 @pytest.mark.parametrize("way", followed.AGAIN)
 def test_resumed_on_as_many_ranks_bit_for_bit(way, runs):
     found, whole = held(runs / f"followed again {way}"), held(runs / f"followed {way}")

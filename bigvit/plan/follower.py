@@ -1,0 +1,59 @@
+"""What further views, and a follower that is asked about them, add to a rank's update: the recipes
+that their passes are planned as, and bytes. docs/plan.md has the formulas. No torch here."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from bigvit.plan.weights import Weight, followed_of
+from bigvit.recipe import Dino, Grafit, Recipe
+
+
+class Group(NamedTuple):
+    """A pass of the model on a group of views."""
+
+    recipe: Recipe  # of the model alone, on images of that size
+    views: int  # of an image
+
+
+def seen(recipe: Recipe) -> list[Group]:
+    """Passes of the model beside that on the images themselves."""
+    return [_group(recipe, number) for number in sorted(_numbers(recipe, small=True)) if number]
+
+
+def asked(recipe: Recipe) -> list[Group]:
+    """Passes of the follower, without gradient; none where there is no follower."""
+    return [_group(recipe, number) for number in sorted(_numbers(recipe, small=False))]
+
+
+def _numbers(recipe: Recipe, small: bool) -> set[int]:
+    """Numbers of groups that objectives look at.
+
+    Args:
+        small: by the model; else by the follower.
+    """
+    found = set[int]()
+    for each in recipe.objectives:
+        match each:
+            case Dino():
+                found |= {*each.large, *(each.small if small else ())}
+            case Grafit() if each.instance:
+                found.add(each.views)
+            case _:
+                pass
+    return found
+
+
+def _group(recipe: Recipe, number: int) -> Group:
+    every = recipe.data.groups
+    size = recipe.data.image_size if number == 0 else every[number - 1].image_size
+    of: dict[str, Any] = {"image_size": size, "views": type(recipe.data.views)()}
+    data = replace(recipe.data, **of)
+    return Group(
+        replace(recipe, data=data, objectives=(), teacher=None, ema=None, ema_end=None),
+        1 if number == 0 else every[number - 1].count,
+    )
+
+
+def follower_weights(recipe: Recipe) -> tuple[Weight, ...]:
+    """A follower's weights; none where there is none."""
+    return followed_of(recipe).all if asked(recipe) else ()
