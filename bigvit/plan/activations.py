@@ -151,7 +151,7 @@ def most_at_once(
     """Bytes at the worst moment of a forward and a backward pass: what is kept for backward and not
     freed yet, gradients of weights that have come, and, for the operation at work, activations,
     their gradients and a recomputed branch; with the pixels of the next micro-batch, which are on
-    the device already.
+    the device already, and further views as they are fed. What is computed of these is not in it.
 
     Args: as those of `kept_bytes`, and
         gradients: of weights, bytes at the end of backward; none where they are not to count.
@@ -159,6 +159,8 @@ def most_at_once(
     height, width = sides(recipe.data.image_size)
     pixels = recipe.model.in_chans * height * width
     images = 0 if recipe.precision == "fp32" else WIDE * pixels  # beside those that were cast
+    groups = ((each.count, *sides(each.image_size)) for each in recipe.data.groups)
+    views = recipe.model.in_chans * sum(map(prod, groups))
     all_parts = parts(recipe, recomputed)
     coming = sum(part.trained * len(part.shares) for part in all_parts)  # from here to the end
     each = gradients / max(1, coming)
@@ -177,7 +179,8 @@ def most_at_once(
                 before += share * (read if again else kept)
                 coming -= part.trained
     index = INDEX * recipe.model.branches * recipe.model.drop_path.grouped
-    return round(most + micro_batch * (pixels + index)) + _copies(recipe)
+    fed = pixels + views + WIDE * views  # the next ones as bytes, and this one's
+    return round(most + micro_batch * (fed + index)) + _copies(recipe)
 
 
 def parts(recipe: Recipe, recomputed: float) -> list[Part]:

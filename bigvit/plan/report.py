@@ -4,11 +4,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import prod
 from typing import Any
 
 from bigvit.plan.activations import executed_macs
 from bigvit.plan.choose import Choice, Machines
-from bigvit.recipe import Digits, Images, Recipe
+from bigvit.recipe import Digits, Images, Recipe, sides
 
 GB = 1e9
 SHOWN = 5  # choices in the table
@@ -40,8 +41,9 @@ class Plan:
 def images_per_core_second(recipe: Recipe) -> float:
     """What a core feeds of JPEGs of 110 KB, as modelled."""
     data = recipe.data
-    pixels = data.image_size if isinstance(data.image_size, tuple) else (data.image_size,) * 2
-    seconds = AN_IMAGE + A_PIXEL * pixels[0] * pixels[1]
+    pixels = prod(sides(data.image_size))
+    pixels += sum(each.count * prod(sides(each.image_size)) for each in data.groups)
+    seconds = AN_IMAGE + A_PIXEL * pixels
     seconds += 0 if isinstance(data, Digits) else A_KILOBYTE * JPEG
     return 1 / seconds
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
         pytest.param("start", marks=pytest.mark.slow),
         pytest.param("optimizer", marks=pytest.mark.slow),
         pytest.param("loader", marks=pytest.mark.slow),
+        pytest.param("views", marks=pytest.mark.slow),
         pytest.param("teacher", marks=pytest.mark.slow),
         pytest.param("follower", marks=pytest.mark.slow),
         pytest.param("label_maps", marks=pytest.mark.slow),
