@@ -10,7 +10,7 @@ from bigvit.recipe.check import check_recipe, check_training, leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import recipe_from_json, to_json
 
-RECIPES = {name: each for name, each in all_recipes().items() if name.startswith("dino_")}
+RECIPES = {n: each for n, each in all_recipes().items() if n.startswith("dino_") and "in1k" in n}
 
 EVERYWHERE: dict[str, Any] = {
     "data.train_images": 1_281_167,
