@@ -57,7 +57,7 @@ def main() -> None:
     print("| model | epochs | kNN | linear |\n|---|---|---|---|", flush=True)
     for recipe in args.only:
         each = find_recipe(recipe)[1].updates_per_epoch
-        often = ["--save-every", str(args.every * each), "--keep", str(EPOCHS)]
+        often = ["--checkpoint-every", str(args.every * each), "--keep", str(EPOCHS)]
         folder = args.runs / recipe
         trained(recipe, folder, "--data-root", str(images), *often)
         found = [

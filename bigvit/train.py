@@ -24,7 +24,7 @@ from bigvit.engines import check as engines
 from bigvit.engines import deterministic
 from bigvit.ranks.starting import Starting
 from bigvit.ranks.stopping import StopRequest
-from bigvit.recipe import Command, Layout, Run, batch_layout
+from bigvit.recipe import Command, Layout, Recipe, Run, batch_layout
 from bigvit.recipe.parse import parse
 from bigvit.training.run_folder import STOPPED, RunFolder
 from bigvit.training.spoken import ending
@@ -79,10 +79,8 @@ def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
             "--evaluate-ema: this recipe keeps no average of the weights (ema is None); leave it "
             "out, or let a new run keep one by --ema 0.9999"
         )
-    if run.evaluate_ema and not recipe.data.tested:
-        raise ValueError(
-            "--evaluate-ema: this recipe has no test images (data.test_images 0); leave it out"
-        )
+    if run.evaluate_ema and not recipe.evaluated:
+        raise ValueError(f"--evaluate-ema: {_not_evaluated(recipe)}; leave it out")
     if missing := [name for name in run.tracker if find_spec(name) is None]:
         raise ValueError(
             f"--tracker {missing[0]}: it is not installed; pip install {missing[0]}, or leave it "
@@ -109,6 +107,13 @@ def check(command: Command, world: int, rank: int = 0) -> tuple[Layout, Start]:
     return layout, start
 
 
+def _not_evaluated(recipe: Recipe) -> str:
+    """Why nothing is counted while a recipe trains."""
+    if not recipe.data.tested:
+        return "this recipe has no test images (data.test_images 0)"
+    return "no objective of this recipe trains a classifier"
+
+
 def _check_best(command: Command) -> None:
     run = command.run
     if run.on_jump != "rollback" and run.rollbacks != Run().rollbacks:
@@ -122,11 +127,8 @@ def _check_best(command: Command) -> None:
                 f"--patience {run.patience}: better by what? Add --keep-best top1, or leave it out"
             )
         return
-    if not command.recipe.data.tested:
-        raise ValueError(
-            f"--keep-best {metric}: this recipe has no test images (data.test_images 0); leave it "
-            "out"
-        )
+    if not command.recipe.evaluated:
+        raise ValueError(f"--keep-best {metric}: {_not_evaluated(command.recipe)}; leave it out")
     if metric.startswith("ema_") and not run.evaluate_ema:
         raise ValueError(
             f"--keep-best {metric}: it is of the average of the weights; add --evaluate-ema, or "

@@ -72,6 +72,11 @@ class Recipe:
         return not all(isinstance(each, DRLoc | Grafit | Dino) for each in self.objectives)
 
     @property
+    def evaluated(self) -> bool:
+        """Whether test images are counted while it trains: there are some, and a trained head."""
+        return self.data.tested and self.classifies
+
+    @property
     def maps(self) -> bool:
         """Whether objectives learn from label maps; they are given by `--label-maps`."""
         return any(

@@ -91,7 +91,13 @@ def run(
     report(recipe.model.drop_path.summary(recipe.model.branches))
     if options.deterministic:
         report(deterministic.cost(ranks.device.type))
-    if test_set is None:
+    if not recipe.classifies:
+        test_set = None
+        report(
+            "no objective trains the classifier, so nothing is evaluated; `bigvit neighbours RUN` "
+            "says what the features are worth"
+        )
+    elif test_set is None:
         report("the recipe has no test images (data.test_images 0): nothing is evaluated")
     if isinstance(recipe.data, Images) and (slow := photo.without()):
         report(f"warning: {slow}")

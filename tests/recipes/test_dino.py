@@ -5,12 +5,12 @@ from typing import Any
 
 from each import each_of
 
-from bigvit.recipe import Dino, ViewAugment
+from bigvit.recipe import Dino, Images, ViewAugment
 from bigvit.recipe.check import check_recipe, check_training, leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import recipe_from_json, to_json
 
-RECIPES = {name: each for name, each in all_recipes().items() if name.startswith("dino_")}
+RECIPES = {n: each for n, each in all_recipes().items() if n.startswith("dino_") and "in1k" in n}
 
 EVERYWHERE: dict[str, Any] = {
     "data.train_images": 1_281_167,
@@ -84,6 +84,7 @@ def test_values(name: str):
         "objectives.0.gain": gain,
     }
     assert {path: found[path] for path in wanted} == wanted
+    assert isinstance(recipe.data, Images)
     second, small = recipe.data.views
     assert (second.count, second.image_size, second.crop.interpolation) == (1, 224, "bicubic")
     assert (small.count, small.image_size, second.flip, small.flip) == (8, side, 0.5, 0.5)

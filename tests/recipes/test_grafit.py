@@ -7,7 +7,7 @@ import pytest
 from each import each_of
 
 from bigvit.plan.weights import heads, weights_of
-from bigvit.recipe import CrossEntropy, Grafit, Recipe
+from bigvit.recipe import CrossEntropy, Grafit, Images, Recipe
 from bigvit.recipe.check import check_recipe, check_training, leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import recipe_from_json, to_json
@@ -77,6 +77,7 @@ def assert_values(recipe: Recipe, wanted: dict[str, Any]) -> None:
 
 def assert_losses(recipe: Recipe, method: str, views: int, side: int) -> None:
     cross, knn, instance, hidden, dim = LOSSES[method]
+    assert isinstance(recipe.data, Images)
     *others, last = recipe.objectives
     assert any(isinstance(each, CrossEntropy) for each in recipe.objectives) == cross
     assert recipe.data.tested == cross  # what nothing trains is not evaluated
