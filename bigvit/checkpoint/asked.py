@@ -33,6 +33,7 @@ class Model(NamedTuple):
     embed: Callable[[Tensor], Tensor]  # normalised images -> features before the head (B, D)
     module: nn.Module  # with all weights
     classes_map: Path | None = None  # what says the level of its classes, if a file does
+    classifies: bool = True  # whether its classifier was trained
 
 
 def from_run(given: str, ema: bool, ranks: Ranks, trunk: bool = False) -> Model:
@@ -52,6 +53,7 @@ def from_run(given: str, ema: bool, ranks: Ranks, trunk: bool = False) -> Model:
     if projector is not None:
         module = nn.ModuleDict({"model": task.model, "projector": projector})
     more = recipe.model.num_classes, embed, module, classes_map_of(checkpoint)
+    more = (*more, recipe.classifies)
     return Model(name, recipe.data, task.predictions, classes, *more)
 
 

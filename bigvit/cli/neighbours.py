@@ -39,6 +39,11 @@ def add(add: arguments.Add) -> None:
     command.add_argument("--top", number=Batch, default=10, help=text)
     text = "print the mean average precision over the test images"
     command.add_argument("--map", action="store_true", help=text)
+    text = "coarse classes: a file as --classes-map takes, a level's name, or trained: the run's"
+    command.add_argument("--coarse", metavar="FILE|LEVEL", help=text)
+    text = "rank by cosine and coarse class: as it is predicted (default with --coarse), or known"
+    by = ("prediction", "oracle", "none")
+    command.add_argument("--condition", choices=by, default=None, help=text)
     text = "picture to write: each image before its first ten"
     command.add_argument("--picture", type=Path, metavar="FILE", help=text)
 
@@ -65,7 +70,7 @@ def _add_given(command: argparse.ArgumentParser) -> None:
     arguments.add_ema(command)
 
 
-def _given(options: argparse.Namespace, tested: bool = True) -> "Given":
+def _given(options: argparse.Namespace, tested: bool = True, coarse: str | None = None) -> "Given":
     """What is asked, refused as far as it can be before torch is imported.
 
     Args: tested: whether test images are needed.
@@ -87,6 +92,7 @@ def _given(options: argparse.Namespace, tested: bool = True) -> "Given":
     from bigvit.neighbours.given import given
 
     more = (options.level, options.classes_map, keep, options.other_classes, tested, options.trunk)
+    more = (*more, coarse)
     return given(name, root, options.ema, *more)
 
 
@@ -117,7 +123,12 @@ def _retrieve(options: argparse.Namespace) -> None:
         if not options.images:
             raise ValueError("--picture: it shows what is near to images; name some")
         arguments.refuse_unwritable(picture, "--picture")
-    asked = _given(options, tested=options.map)
+    by = options.condition or ("none" if options.coarse is None else "prediction")
+    if by != "none" and options.coarse is None:
+        raise ValueError(f"--condition {by}: by which coarse classes? Name them by --coarse")
+    if by == "oracle" and options.images:
+        raise ValueError("--condition oracle: nothing says the classes of files; give --map alone")
+    asked = _given(options, tested=options.map, coarse=options.coarse)
     from bigvit.labelling.predict import found
     from bigvit.neighbours.given import refuse_too_many
     from bigvit.neighbours.retrieve import Retrieval, draw, lines
@@ -131,7 +142,7 @@ def _retrieve(options: argparse.Namespace) -> None:
                 f"--picture: it shows {MOST} images at most, and {len(files):,} are named"
             )
     refuse_too_many(top if files.paths else 1, len(asked.train), "--top")
-    retrieval = Retrieval(asked, options.batch_size, options.workers)
+    retrieval = Retrieval(asked, options.batch_size, options.workers, by)
     if files.paths:
         ranked = retrieval.nearest(files, top)
         for line in lines(ranked, files, asked.train):

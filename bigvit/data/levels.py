@@ -85,7 +85,7 @@ def coarser_level(coarser: Mapping[str, str], classes: Sequence[str], said_by: s
     return Level(names, [number[coarser[name]] for name in classes])
 
 
-def read_map(path: Path) -> dict[str, str]:
+def read_map(path: Path, flag: str = "--classes-map") -> dict[str, str]:
     """Names of classes with the coarser class of each.
 
     Raises:
@@ -97,10 +97,10 @@ def read_map(path: Path) -> dict[str, str]:
         found = read_json(path)
     except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror or error if isinstance(error, OSError) else error
-        raise ValueError(f"--classes-map {path}: cannot be read ({reason})") from None
+        raise ValueError(f"{flag} {path}: cannot be read ({reason})") from None
     if not isinstance(found, dict) or not all(type(each) is str for each in found.values()):
         raise ValueError(
-            f'--classes-map {path}: must hold an object {{"class": "coarser class", ...}}, or be '
+            f'{flag} {path}: must hold an object {{"class": "coarser class", ...}}, or be '
             "a .csv with both in a row"
         )
     return found

@@ -9,7 +9,7 @@ from bigvit.checkpoint.asked import Model
 from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.of_timm import TIMM
 from bigvit.checkpoint.run import class_names, classes_map_of, find_checkpoint, run_of
-from bigvit.data.levels import Level, own_level, read_level
+from bigvit.data.levels import Level, coarser_level, own_level, read_level, read_map
 from bigvit.data.sources import Source, Split, find_level, matched, open_source
 from bigvit.data.workers import workers_for
 from bigvit.labelling.predict import asked
@@ -35,6 +35,7 @@ class Given:
     other_classes: bool
     trained: Level  # the level that a run has learned; of other models the data set's own classes
     trunk: bool
+    coarse: Level | None  # by which a ranking is conditioned
 
     def model(self) -> Model:
         """The model that is named.
@@ -66,6 +67,7 @@ def given(
     other_classes: bool,
     tested: bool = True,
     trunk: bool = False,
+    coarse: str | None = None,
 ) -> Given:
     """Open the data set, and see whether it fits.
 
@@ -79,6 +81,8 @@ def given(
         other_classes: whether the model may have been trained on others.
         tested: whether test images are needed.
         trunk: whether features are the trunk's also where an objective has projected them.
+        coarse: by which a ranking is conditioned: a file of coarse classes, a level's name, or
+            "trained": that which the run has learned.
 
     Raises:
         ValueError: something is not there, or does not fit.
@@ -100,10 +104,21 @@ def given(
         told = read_level(classes_map, train.classes)
     elif level is not None:
         told = level_of(level, data, train.classes, root)
-    return Given(name, train, test, told, folder, ema, other_classes, trained, trunk)
+    conditioned = None
+    if coarse == "trained":
+        conditioned = trained
+    elif coarse is not None and Path(coarse).is_file():
+        mapped = read_map(Path(coarse), "--coarse")
+        conditioned = coarser_level(mapped, train.classes, f"--coarse {coarse}")
+    elif coarse is not None:
+        conditioned = level_of(coarse, data, train.classes, root, "--coarse")
+    more = (folder, ema, other_classes, trained, trunk, conditioned)
+    return Given(name, train, test, told, *more)
 
 
-def level_of(name: str, data: Data, classes: Sequence[str], root: Path | None) -> Level:
+def level_of(
+    name: str, data: Data, classes: Sequence[str], root: Path | None, flag: str = "--level"
+) -> Level:
     """A level of a data set's own classes by its name; "own" is that of digits, too.
 
     Raises:
@@ -115,7 +130,7 @@ def level_of(name: str, data: Data, classes: Sequence[str], root: Path | None) -
     if name in names and name != "map":
         return find_level(name, classes, root)
     listed = ", ".join(dict.fromkeys(["own", *(each for each in names if each != "map")]))
-    raise ValueError(f"--level {name}: these data have no such level; choose of {listed}")
+    raise ValueError(f"{flag} {name}: these data have no such level; choose of {listed}")
 
 
 def is_run(name: str) -> bool:

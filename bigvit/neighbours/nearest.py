@@ -68,8 +68,46 @@ def votes(cosines: Tensor, classes: Tensor, count: int, temperature: float) -> T
     return weights / weights.sum(dim=1, keepdim=True)
 
 
+class Condition(NamedTuple):
+    """What a ranking is conditioned by (thesis equation 2.5)."""
+
+    odds: Tensor  # (Q, C) float64: log(p / (1 - p)) of each coarse class; infinite where p is 0, 1
+    coarse: Tensor  # (N,) int64: the coarse class of what is searched
+
+    def split(self, size: int) -> Iterator["Condition"]:
+        """For so many queries at a time."""
+        return (Condition(odds, self.coarse) for odds in self.odds.split(size))
+
+
+def ranked(queries: Tensor, searched: Tensor, condition: Condition | None = None) -> Tensor:
+    """All that is searched (Q, N), as it is ranked by cosine, of equals the first in order; or by
+    cosine + log(p / (1 - p)), of equals, infinite ones too, the nearer by cosine first."""
+    cosines = queries @ searched.T
+    order = cosines.argsort(dim=1, descending=True, stable=True)
+    if condition is None:
+        return order
+    scores = (cosines.double() + condition.odds[:, condition.coarse]).gather(1, order)
+    return order.gather(1, scores.argsort(dim=1, descending=True, stable=True))
+
+
+def nearest_conditioned(queries: Tensor, searched: Tensor, k: int, condition: Condition) -> Nearest:
+    """As `nearest`, ranked by the condition; the cosines are those that they have."""
+    each = max(1, PAIRS // len(searched))
+    places = [
+        ranked(piece, searched, part)[:, :k]
+        for piece, part in zip(queries.split(each), condition.split(each), strict=True)
+    ]
+    found = torch.cat(places)
+    cosines = [q @ searched[near].T for q, near in zip(queries, found, strict=True)]
+    return Nearest(found, torch.stack(cosines))
+
+
 def average_precisions(
-    queries: Tensor, of: Tensor, searched: Tensor, classes: Tensor
+    queries: Tensor,
+    of: Tensor,
+    searched: Tensor,
+    classes: Tensor,
+    condition: Condition | None = None,
 ) -> Iterator[Tensor]:
     """Of each query the average precision (float64) of all images that are searched, ranked by
     cosine and of equals the first in order: the mean, over the images of its class, of the share
@@ -77,11 +115,14 @@ def average_precisions(
 
     Args:
         of, classes: (Q,) and (N,) int64: the classes.
+        condition: of the ranking; None: cosines alone.
     """
     each = max(1, PAIRS // len(searched))
     ranks = torch.arange(1, len(searched) + 1, dtype=torch.float64, device=queries.device)
-    for piece, own in zip(queries.split(each), of.split(each), strict=True):
-        order = (piece @ searched.T).argsort(dim=1, descending=True, stable=True)
+    none = [None] * -(-len(queries) // each)
+    parts = none if condition is None else condition.split(each)
+    for piece, own, part in zip(queries.split(each), of.split(each), parts, strict=True):
+        order = ranked(piece, searched, part)
         right = (classes[order] == own[:, None]).double()
         precisions = right.cumsum(dim=1) / ranks
         yield (precisions * right).sum(dim=1) / right.sum(dim=1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,11 +13,21 @@ from bigvit.data import augment
 from bigvit.data.sources import Source
 from bigvit.data.workers import workers_for
 from bigvit.labelling.predict import Files
+from bigvit.neighbours.conditioned import odds_of_logits, odds_of_neighbours, odds_of_oracle
 from bigvit.neighbours.embeddings import Embedded, computed
 from bigvit.neighbours.given import Given, refuse_too_many
-from bigvit.neighbours.nearest import average_precisions, nearest
+from bigvit.neighbours.nearest import (
+    Condition,
+    average_precisions,
+    nearest,
+    nearest_conditioned,
+)
 from bigvit.recipe import Data
+from bigvit.task import PREDICTION
 from bigvit.visualize.drawing import TEXT, Margins, fitting, panels, save, show_pixels
+
+By = Literal["prediction", "oracle", "none"]
+"""What a ranking is conditioned by."""
 
 SIDE = 96  # of an image in the picture, pixels at least
 SHOWN = 10  # of each query, in the picture
@@ -33,9 +43,9 @@ class Ranked(NamedTuple):
 class Retrieval:
     """A model and its training images."""
 
-    def __init__(self, given: Given, batch_size: int, workers: int | None) -> None:
+    def __init__(self, given: Given, batch_size: int, workers: int | None, by: By = "none") -> None:
         self.given, self.model = given, given.model()
-        self.batch_size, self.workers = batch_size, workers
+        self.batch_size, self.workers, self.by = batch_size, workers, by
         self.train = given.embedded(self.model, "train", batch_size, workers)
 
     def nearest(self, files: Files, top: int) -> list[Ranked]:
@@ -46,7 +56,11 @@ class Retrieval:
         """
         refuse_too_many(top, len(self.train.ids), "--top")
         asked = computed(self.model, files, self.batch_size, workers_for(self.workers))
-        near = nearest(asked.unit, self.train.unit, top)
+        condition = self._condition(asked)
+        if condition is None:
+            near = nearest(asked.unit, self.train.unit, top)
+        else:
+            near = nearest_conditioned(asked.unit, self.train.unit, top, condition)
         level, ids = self.given.level, self.train.ids
         classes = self.train.classes.tolist()
         read = asked.ids.tolist()
@@ -58,16 +72,46 @@ class Retrieval:
                 ranked[query].found.append((int(ids[place]), name, cosine))
         return ranked
 
+    @property
+    def predicted_by(self) -> str | None:
+        """Who says the coarse classes' probabilities, where the ranking is by them."""
+        coarse = self.given.coarse
+        if self.by != "prediction" or coarse is None:
+            return None
+        known = self.model.classes
+        return "classifier" if known == coarse.classes and self.model.classifies else "neighbours"
+
+    def _condition(self, asked: Embedded) -> Condition | None:
+        """Of images that are asked about, whose classes are known where an oracle says them."""
+        coarse = self.given.coarse
+        if coarse is None or self.by == "none":
+            return None
+        of = torch.tensor(coarse.of, device=self.train.vectors.device)
+        places, count = of[self.train.classes], len(coarse.classes)
+        if self.by == "oracle":
+            return Condition(odds_of_oracle(of[asked.classes], count), places)
+        if self.predicted_by == "classifier":
+            classify = self.model._replace(embed=self._logits)
+            logits = computed(classify, asked.source, self.batch_size, workers_for(self.workers))
+            return Condition(odds_of_logits(logits.vectors), places)
+        odds = odds_of_neighbours(asked.unit, self.train.unit, places, count)
+        return Condition(odds, places)
+
+    def _logits(self, images: torch.Tensor) -> torch.Tensor:
+        return self.model.predict(images)[PREDICTION].float()
+
     def mean_average_precision(self) -> dict[str, Any]:
         """Of the test images, each of which asks for the training images of its class."""
         test = self.given.embedded(self.model, "test", self.batch_size, self.workers)
         level = torch.tensor(self.given.level.of, device=test.vectors.device)
         of, classes = level[test.classes], level[self.train.classes]
-        found = torch.cat(list(average_precisions(test.unit, of, self.train.unit, classes)))
+        pieces = average_precisions(test.unit, of, self.train.unit, classes, self._condition(test))
+        found = torch.cat(list(pieces))
         found = found[found.isfinite()]  # others ask for what there is not
         return {
             "model": self.model.name,
             "classes": len(self.given.level.classes),
+            "conditioned_by": self.predicted_by or self.by,
             "training_images": len(self.train.ids),
             "queries": len(found),
             "bad_images": self.train.bad + test.bad,

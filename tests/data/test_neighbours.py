@@ -264,3 +264,27 @@ def test_a_retrieval_is_refused(
     )
     error = capsys.readouterr().err
     assert message in error and error.count("error:") == 1
+
+
+def test_a_ranking_by_the_models_own_classifier(root: Path, features: Any, capsys: Any) -> None:
+    (seen, classes), (asked_of, truth) = features["train"], features["test"]
+    model = from_run(str(root / "run"), False, alone())
+    head: Any = model.module.head
+    with torch.no_grad():
+        p = head(torch.from_numpy(asked_of)).double().softmax(dim=1).numpy()
+    seen, asked_of = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (seen, asked_of))
+    each = [
+        average_precision_score(classes == own, seen @ query + np.log(q / (1 - q))[classes])
+        for query, own, q in zip(asked_of, truth, p, strict=True)
+    ]
+    (found,) = retrieved(capsys, root / "run", "--map", "--coarse", "trained")
+    assert found["conditioned_by"] == "classifier"
+    assert found["map"] == pytest.approx(100 * float(np.mean(each)), abs=0.2)  # nearly equal ones
+    (known,) = retrieved(
+        capsys, root / "run", "--map", "--coarse", "trained", "--condition", "oracle"
+    )
+    assert known["map"] == pytest.approx(100)
+    file = next((root / "data/val/flower").iterdir())
+    (near,) = retrieved(capsys, root / "run", file, "--coarse", "trained", "--top", 60)
+    order = [each["class"] for each in near["nearest"]]
+    assert len(order) == 60 and set(order) == {"china", "flower"}
