@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +45,10 @@ def add(add: arguments.Add) -> None:
     text = "rank by cosine and coarse class: as it is predicted (default with --coarse), or known"
     by = ("prediction", "oracle", "none")
     command.add_argument("--condition", choices=by, default=None, help=text)
+    text = "show so many test images, and at which level what is near to them is right"
+    command.add_argument("--examples", number=Batch, metavar="N", help=text)
+    text = "its levels besides the own classes, from fine to coarse: names, files, trained"
+    command.add_argument("--levels", metavar="A,B,...", help=text)
     text = "picture to write: each image before its first ten"
     command.add_argument("--picture", type=Path, metavar="FILE", help=text)
 
@@ -70,7 +75,12 @@ def _add_given(command: argparse.ArgumentParser) -> None:
     arguments.add_ema(command)
 
 
-def _given(options: argparse.Namespace, tested: bool = True, coarse: str | None = None) -> "Given":
+def _given(
+    options: argparse.Namespace,
+    tested: bool = True,
+    coarse: str | None = None,
+    shown: Sequence[str] | None = None,
+) -> "Given":
     """What is asked, refused as far as it can be before torch is imported.
 
     Args: tested: whether test images are needed.
@@ -92,7 +102,7 @@ def _given(options: argparse.Namespace, tested: bool = True, coarse: str | None 
     from bigvit.neighbours.given import given
 
     more = (options.level, options.classes_map, keep, options.other_classes, tested, options.trunk)
-    more = (*more, coarse)
+    more = (*more, coarse, shown)
     return given(name, root, options.ema, *more)
 
 
@@ -117,37 +127,48 @@ MOST = 50  # rows of a picture
 
 def _retrieve(options: argparse.Namespace) -> None:
     top, picture = options.top, options.picture
-    if not options.images and not options.map:
-        raise ValueError("name image files and folders, or give --map, or both")
+    if not options.images and not options.map and options.examples is None:
+        raise ValueError("name image files and folders, or give --map or --examples N")
+    if options.images and options.examples is not None:
+        raise ValueError("--examples: it shows test images; leave it out where images are named")
+    if options.levels is not None and options.examples is None:
+        raise ValueError("--levels: it is of --examples; give that, too")
     if picture is not None:
-        if not options.images:
-            raise ValueError("--picture: it shows what is near to images; name some")
+        if not options.images and options.examples is None:
+            raise ValueError("--picture: it shows what is near to images; name some, or --examples")
         arguments.refuse_unwritable(picture, "--picture")
     by = options.condition or ("none" if options.coarse is None else "prediction")
     if by != "none" and options.coarse is None:
         raise ValueError(f"--condition {by}: by which coarse classes? Name them by --coarse")
     if by == "oracle" and options.images:
         raise ValueError("--condition oracle: nothing says the classes of files; give --map alone")
-    asked = _given(options, tested=options.map, coarse=options.coarse)
+    shown = None
+    if options.examples is not None:
+        shown = ("trained",) if options.levels is None else options.levels.split(",")
+    tested = options.map or options.examples is not None
+    asked = _given(options, tested=tested, coarse=options.coarse, shown=shown)
     from bigvit.labelling.predict import found
     from bigvit.neighbours.given import refuse_too_many
-    from bigvit.neighbours.retrieve import Retrieval, draw, lines
+    from bigvit.neighbours.retrieve import Ranked, Retrieval, draw, lines
     from bigvit.visualize import drawing
 
     files = found(options.images)
     if picture is not None:
         drawing.check(picture, "--picture")
-        if len(files) > MOST:
-            raise ValueError(
-                f"--picture: it shows {MOST} images at most, and {len(files):,} are named"
-            )
-    refuse_too_many(top if files.paths else 1, len(asked.train), "--top")
+        if (count := options.examples or len(files)) > MOST:
+            raise ValueError(f"--picture: it shows {MOST} images at most, and {count:,} are named")
+    listed = bool(files.paths) or options.examples is not None
+    refuse_too_many(top if listed else 1, len(asked.train), "--top")
     retrieval = Retrieval(asked, options.batch_size, options.workers, by)
-    if files.paths:
-        ranked = retrieval.nearest(files, top)
-        for line in lines(ranked, files, asked.train):
+    if listed:
+        source, ranked = files, list[Ranked]()
+        if options.examples is None:
+            ranked = retrieval.nearest(files, top)
+        elif asked.test is not None:
+            source, ranked = asked.test, retrieval.examples(options.examples, top)
+        for line in lines(ranked, source, asked.train):
             print(json.dumps(line, ensure_ascii=False))
         if picture is not None:
-            draw(ranked, files, retrieval.train, retrieval.model, picture)
+            draw(ranked, source, retrieval, picture)
     if options.map:
         print(json.dumps(retrieval.mean_average_precision()))

@@ -1,6 +1,6 @@
 """What is asked, of which images: looked at before a model is read or an image decoded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -36,6 +36,7 @@ class Given:
     trained: Level  # the level that a run has learned; of other models the data set's own classes
     trunk: bool
     coarse: Level | None  # by which a ranking is conditioned
+    shown: Mapping[str, Level]  # at which it is shown what is right, the finest first
 
     def model(self) -> Model:
         """The model that is named.
@@ -68,6 +69,7 @@ def given(
     tested: bool = True,
     trunk: bool = False,
     coarse: str | None = None,
+    shown: Sequence[str] | None = None,
 ) -> Given:
     """Open the data set, and see whether it fits.
 
@@ -83,6 +85,8 @@ def given(
         trunk: whether features are the trunk's also where an objective has projected them.
         coarse: by which a ranking is conditioned: a file of coarse classes, a level's name, or
             "trained": that which the run has learned.
+        shown: levels, from fine to coarse, at which it is shown what is right; the data set's own
+            classes come first.
 
     Raises:
         ValueError: something is not there, or does not fit.
@@ -104,15 +108,18 @@ def given(
         told = read_level(classes_map, train.classes)
     elif level is not None:
         told = level_of(level, data, train.classes, root)
-    conditioned = None
-    if coarse == "trained":
-        conditioned = trained
-    elif coarse is not None and Path(coarse).is_file():
-        mapped = read_map(Path(coarse), "--coarse")
-        conditioned = coarser_level(mapped, train.classes, f"--coarse {coarse}")
-    elif coarse is not None:
-        conditioned = level_of(coarse, data, train.classes, root, "--coarse")
-    more = (folder, ema, other_classes, trained, trunk, conditioned)
+
+    def named(name: str, flag: str) -> Level:
+        if name == "trained":
+            return trained
+        if Path(name).is_file():
+            return coarser_level(read_map(Path(name), flag), train.classes, f"{flag} {name}")
+        return level_of(name, data, train.classes, root, flag)
+
+    conditioned = None if coarse is None else named(coarse, "--coarse")
+    each = {"own": own_level(train.classes)} if shown is not None else {}
+    each |= {Path(name).stem: named(name, "--levels") for name in shown or ()}
+    more = (folder, ema, other_classes, trained, trunk, conditioned, each)
     return Given(name, train, test, told, *more)
 
 

@@ -1,14 +1,16 @@
 """`bigvit retrieve`: the training images that are nearest to some images (thesis section 2.3.2)."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 
-from bigvit.checkpoint.asked import Model
 from bigvit.data import augment
 from bigvit.data.sources import Source
 from bigvit.data.workers import workers_for
@@ -38,6 +40,9 @@ class Ranked(NamedTuple):
 
     query: int  # its number among those that were asked about
     found: list[tuple[int, str, float]]  # number, class, cosine; none where it cannot be read
+    # of each the finest of the levels that are shown at which its class is the query's, "" where it
+    # is at none; nothing of images whose class is not known
+    right: Sequence[str] = ()
 
 
 class Retrieval:
@@ -54,8 +59,37 @@ class Retrieval:
         Raises:
             ValueError: there are fewer training images, or no file can be read.
         """
-        refuse_too_many(top, len(self.train.ids), "--top")
         asked = computed(self.model, files, self.batch_size, workers_for(self.workers))
+        ranked = {each.query: each for each in self._ranked(asked, top)}
+        return [ranked.get(query, Ranked(query, [])) for query in range(len(files))]
+
+    def examples(self, count: int, top: int) -> list[Ranked]:
+        """The nearest of so many test images, evenly spread over all that can be read, and at which
+        level they are right.
+
+        Raises:
+            ValueError: there are fewer training images.
+        """
+        test = self.given.embedded(self.model, "test", self.batch_size, self.workers)
+        count = min(count, len(test.ids))
+        places = torch.arange(count) * len(test.ids) // count
+        vectors = test.vectors[places.to(test.vectors.device)]
+        asked = replace(test, vectors=vectors, ids=test.ids[places])
+        ranked, known = self._ranked(asked, top), asked.classes.tolist()
+        own = dict(zip(self.train.ids.tolist(), self.train.classes.tolist(), strict=True))
+        return [
+            each._replace(right=[self._right(own[id], truth) for id, _, _ in each.found])
+            for each, truth in zip(ranked, known, strict=True)
+        ]
+
+    def _right(self, found: int, truth: int) -> str:
+        """The finest level at which two classes are one."""
+        levels = self.given.shown.items()
+        return next((name for name, level in levels if level.of[found] == level.of[truth]), "")
+
+    def _ranked(self, asked: Embedded, top: int) -> list[Ranked]:
+        """The nearest of what could be read."""
+        refuse_too_many(top, len(self.train.ids), "--top")
         condition = self._condition(asked)
         if condition is None:
             near = nearest(asked.unit, self.train.unit, top)
@@ -63,14 +97,13 @@ class Retrieval:
             near = nearest_conditioned(asked.unit, self.train.unit, top, condition)
         level, ids = self.given.level, self.train.ids
         classes = self.train.classes.tolist()
-        read = asked.ids.tolist()
-        ranked = [Ranked(query, []) for query in range(len(files))]
-        rows = zip(read, near.places.tolist(), near.cosines.tolist(), strict=True)
+        ranked = {query: Ranked(query, []) for query in asked.ids.tolist()}
+        rows = zip(ranked, near.places.tolist(), near.cosines.tolist(), strict=True)
         for query, places, cosines in rows:
             for place, cosine in zip(places, cosines, strict=True):
                 name = level.classes[level.of[classes[place]]]
                 ranked[query].found.append((int(ids[place]), name, cosine))
-        return ranked
+        return list(ranked.values())
 
     @property
     def predicted_by(self) -> str | None:
@@ -119,35 +152,61 @@ class Retrieval:
         }
 
 
-def lines(ranked: Sequence[Ranked], files: Files, train: Source) -> Iterator[dict[str, Any]]:
+def lines(ranked: Sequence[Ranked], files: Source, train: Source) -> Iterator[dict[str, Any]]:
     """As JSON says them, a line an image."""
-    for query, found in ranked:
-        near = [
+    for query, found, right in ranked:
+        near: list[dict[str, Any]] = [
             {"image": train.name(id), "class": name, "cosine": cosine} for id, name, cosine in found
         ]
-        said = {"nearest": near} if near else {"error": "cannot be read"}
+        for each, level in zip(near, right, strict=False):
+            each["right_at"] = level or None
+        said: dict[str, Any] = {"nearest": near} if near else {"error": "cannot be read"}
         yield {"image": files.name(query), **said}
 
 
-def draw(ranked: Sequence[Ranked], files: Files, train: Embedded, model: Model, path: Path) -> None:
+def draw(ranked: Sequence[Ranked], files: Source, retrieval: Retrieval, path: Path) -> None:
     """Write a picture: a row an image, before the first ten of its training images."""
-    save(picture(ranked, files, train.source, model.data), path)
+    data, levels = retrieval.model.data, list(retrieval.given.shown)
+    save(picture(ranked, files, retrieval.train.source, data, levels), path)
 
 
-def picture(ranked: Sequence[Ranked], files: Files, train: Source, data: Data) -> Figure:
-    """Each as the model sees it; above it its class and cosine."""
+def picture(
+    ranked: Sequence[Ranked],
+    files: Source,
+    train: Source,
+    data: Data,
+    levels: Sequence[str] = (),
+) -> Figure:
+    """Each as the model sees it; above it its class and cosine, and around it, where the query's
+    class is known, the colour of the finest level at which it is right (figures 2.6 to 2.9)."""
+    colours = {
+        name: colormaps["RdYlGn"](1 - i / max(1, len(levels))) for i, name in enumerate(levels)
+    }
+    colours[""] = colormaps["RdYlGn"](0.0)
     shown = [each for each in ranked if each.found]
     columns = 1 + min(SHOWN, max(len(each.found) for each in shown))
     rows: list[list[tuple[Any, str]]] = []
-    for query, found in shown:
+    for query, found, _ in shown:
         row = [(files.open(query), Path(files.name(query)).name)]
         row += [(train.open(id), f"{cosine:.2f} {name}") for id, name, cosine in found[:SHOWN]]
         rows.append([(augment.test_image(image, data), text) for image, text in row])
     _, height, width = rows[0][0][0].shape
     factor = max(1, -(-SIDE // width))
     size = (height * factor, width * factor)
-    figure, cells = panels(len(rows), columns, size, Margins(above=18))
-    for row, places in zip(rows, cells, strict=True):
+    known = any(each.right for each in shown)
+    figure, cells = panels(len(rows) + known, columns, size, Margins(above=18))
+    if known:
+        for cell in cells[-1]:
+            cell.set_axis_off()
+        named = [
+            Patch(color=c, label=f"right at: {n}" if n else "wrong") for n, c in colours.items()
+        ]
+        cells[-1][0].legend(handles=named, loc="upper left", fontsize=TEXT["fontsize"])
+    for each, places in zip(shown, cells, strict=False):
+        for level, cell in zip(each.right, places[1:], strict=False):
+            edge = {"edgecolor": colours[level], "linewidth": 4}
+            cell.add_patch(Rectangle((0, 0), 1, 1, transform=cell.transAxes, fill=False, **edge))
+    for row, places in zip(rows, cells, strict=False):
         for (pixels, text), cell in zip(row, places, strict=True):
             show_pixels(cell, np.broadcast_to(pixels, (3, height, width)).transpose(1, 2, 0))
             cell.set_title(fitting(text, size[1]), **TEXT)

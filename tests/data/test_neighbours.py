@@ -247,8 +247,9 @@ def test_mean_average_precision_is_scikit_learns(root: Path, features: Any, caps
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "name image files and folders, or give --map, or both"),
-        (["--map", "--picture", "a.png"], "it shows what is near to images; name some"),
+        ([], "name image files and folders, or give --map or --examples N"),
+        (["--map", "--picture", "a.png"], "it shows what is near to images; name some, or --ex"),
+        (["--levels", "own", "--map"], "--levels: it is of --examples; give that, too"),
         (["ROOT/own.py", "--top", "61"], "--top 61: there are 60 training images"),
         (["ROOT/none.jpg"], "none.jpg: there is no such file or folder"),
         (["ROOT/own.py", "--picture", "ROOT/a.xyz"], "there is no picture of kind xyz"),

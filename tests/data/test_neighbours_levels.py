@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
@@ -92,6 +93,32 @@ def test_a_ranking_is_conditioned_by_the_coarse_prediction(
     assert by["prediction"]["conditioned_by"] == "neighbours"  # its classifier is not trained
     assert said(capsys, *words, "--coarse", parity) == by["prediction"]
     assert said(capsys, *words, "--coarse", "parity") == by["prediction"]
+
+
+def test_examples_say_at_which_level_each_is_right(run: Path, tmp_path: Path, capsys: Any) -> None:
+    tens = tmp_path / "tens.json"
+    tens.write_text(json.dumps({str(i): "low" if i < 5 else "high" for i in range(10)}))
+    picture = tmp_path / "near.png"
+    capsys.readouterr()
+    words = ["--level", "own", "--examples", "7", "--levels", f"{tens},parity", "--workers", "0"]
+    assert main(["retrieve", str(run), *words, "--picture", str(picture)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    _, numbers = load_digits(return_X_y=True)
+    numbers = numbers[::6]
+    assert [row["image"] for row in rows] == [f"test[{300 * i // 7}]" for i in range(7)]
+    seen = set()
+    for i, row in enumerate(rows):
+        truth = int(numbers[300 * i // 7])
+        for near in row["nearest"]:
+            digit = int(near["class"])
+            same = "parity" if digit % 2 == truth % 2 else None
+            same = "tens" if (digit < 5) == (truth < 5) else same
+            assert near["right_at"] == ("own" if digit == truth else same)
+            seen.add(near["right_at"])
+    assert {"own", "tens"} <= seen
+    with Image.open(picture) as drawn:  # green frames are around what is right, and no others
+        green = (np.asarray(drawn.convert("RGB")) == (0, 104, 55)).all(axis=2).sum()
+    assert green > 1000
 
 
 @pytest.mark.parametrize(
