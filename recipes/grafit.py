@@ -112,7 +112,11 @@ def trained(method: str, data: Images, views: int) -> Recipe:
     return Recipe(
         source=SOURCE,
         model=ResNet(
-            depths=(3, 4, 6, 3), pooling=AveragePooling(), in_chans=3, num_classes=data.classes
+            depths=(3, 4, 6, 3),
+            pooling=AveragePooling(),
+            head_hidden_dim=None,
+            in_chans=3,
+            num_classes=data.classes,
         ),
         data=replace(
             data,
