@@ -114,7 +114,11 @@ def model(name: str, num_classes: int) -> Model:
             )
         case "resnet50":
             return ResNet(
-                depths=(3, 4, 6, 3), pooling=AveragePooling(), in_chans=3, num_classes=num_classes
+                depths=(3, 4, 6, 3),
+                pooling=AveragePooling(),
+                head_hidden_dim=None,
+                in_chans=3,
+                num_classes=num_classes,
             )
         case _:
             # theirs has neither LayerScale nor a stochastic depth; one of 1 begins as none

@@ -22,7 +22,9 @@ from bigvit.recipe import (
     Teacher,
 )
 
-RESNET = ResNet(depths=(1, 1), pooling=AveragePooling(), in_chans=3, num_classes=10)
+RESNET = ResNet(
+    depths=(1, 1), pooling=AveragePooling(), head_hidden_dim=None, in_chans=3, num_classes=10
+)
 MEAN, STD = (0.286, 0.286, 0.286), (0.353, 0.353, 0.353)
 
 fashion_deit = Recipe(

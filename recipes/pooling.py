@@ -132,7 +132,9 @@ def patchconvnet(
 
 def resnet(pooling: AveragePooling | AttentionPooling, num_classes: int) -> ResNet:
     """Two bottleneck blocks."""
-    return ResNet(depths=(1, 1), pooling=pooling, in_chans=3, num_classes=num_classes)
+    return ResNet(
+        depths=(1, 1), pooling=pooling, head_hidden_dim=None, in_chans=3, num_classes=num_classes
+    )
 
 
 pooled_photos_resmlp_mean = of_photographs(resmlp(8, AveragePooling(), 12))

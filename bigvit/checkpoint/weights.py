@@ -141,10 +141,10 @@ def fitted(
     """Weights made to fit a model, whose shapes alone are looked at.
 
     Positions of another grid and ResMLP's matrices across patches are resampled, those of class
-    tokens kept; a head of another number of classes, or none, is left out, to be made anew, and so
-    is a head on patches that the model has not. What a model says changes nothing as zeros may be
-    missing. Queries (1, K, D) of other classes are made anew with the head; one query becomes that
-    of every class.
+    tokens kept; a head of another number of classes or of other layers, or none, is left out, to be
+    made anew, and so is a head on patches that the model has not. What a model says changes nothing
+    as zeros may be missing. Queries (1, K, D) of other classes are made anew with the head; one
+    query becomes that of every class.
 
     Args:
         grid: the model's.
@@ -165,6 +165,7 @@ def fitted(
         name in given.weights and given.weights[name].shape != own[name].shape for name in head
     )
     head = head if new_head else []
+    other_head = [n for n in given.weights if new_head and n.startswith("fc.") and n not in own]
     shared, queries, given_queries = False, own.get("cls_token"), given.weights.get("cls_token")
     if queries is not None and given_queries is not None and queries.shape[1] > 1:
         shared = given_queries.shape[1] == 1
@@ -175,7 +176,7 @@ def fitted(
     weights = {
         name: w
         for name, w in given.weights.items()
-        if name not in head and not name.startswith(strange)
+        if name not in head and name not in other_head and not name.startswith(strange)
     }
     neutral: set[str] = of_timm.neutral() if hasattr(model, "neutral") else set()
     weights |= {name: torch.zeros(own[name].shape) for name in neutral - weights.keys()}

@@ -4,6 +4,7 @@ Shapes: B images, N positions of a grid h x w, D channels.
 """
 
 import math
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ from bigvit.recipe import ImageSize, ResNet
 
 
 class ResidualNetwork(Backbone):
-    """ResNet: stem, stages of bottleneck blocks, and a linear head on the mean, or on what
-    attention pools."""
+    """ResNet: stem, stages of bottleneck blocks, and a head of one or two layers on the mean, or of
+    one on what attention pools."""
 
     def __init__(self, model: ResNet, _image_size: ImageSize) -> None:
         super().__init__()
@@ -37,11 +38,23 @@ class ResidualNetwork(Backbone):
         for name, child in made.named_children():
             self.add_module(name, child)
         width = 256 * 2 ** (len(model.depths) - 1)
-        self.fc = self.head_on(width)
+        self.fc = self._head_on(width)
         if self.attends:
             self.norm = LayerNorm(width)
         for block in self.all_blocks():
             block.recompute = False
+
+    def _head_on(self, width: int) -> nn.Module:
+        """One linear layer, or two with BatchNorm and ReLU between (Grafit, thesis 2.4.6)."""
+        if (hidden := self.config.head_hidden_dim) is None:
+            return self.head_on(width)
+        layers = {
+            "hidden": nn.Linear(width, hidden),
+            "norm": BatchNorm(hidden),
+            "act": nn.ReLU(),
+            "last": nn.Linear(hidden, self.config.num_classes),
+        }
+        return nn.Sequential(OrderedDict(layers))
 
     def features(self, images: Tensor, walk: Walk) -> Features:
         stem: Any = self

@@ -36,7 +36,7 @@ ADDED: dict[str, dict[str, Any]] = {
     },
     "ViT": {"dense_head": False, "pooling": {KIND: "ClassToken", "layer": 0}},
     "Swin": {"pooling": {KIND: "AveragePooling"}},
-    "ResNet": {"pooling": {KIND: "AveragePooling"}},
+    "ResNet": {"pooling": {KIND: "AveragePooling"}, "head_hidden_dim": None},
     "CaiT": {"distillation": None, "dense_head": False},
     "Images": {
         "test_images": None,

@@ -16,6 +16,7 @@ RECIPES = {name: each for name, each in all_recipes().items() if name.startswith
 
 EVERYWHERE: dict[str, Any] = {
     "model.depths": (3, 4, 6, 3),
+    "model.head_hidden_dim": None,
     "optim.momentum": 0.9,
     "optim.nesterov": True,
     "optim.weight_decay": 1e-4,
@@ -65,6 +66,7 @@ TRANSFERRED = {  # table 2.3; epochs of table 2.10 (section 2.5.4)
     "inat18": (437_513, 8_142, 300),
     "inat19": (265_240, 1_010, 300),
 }
+ENDS = ("", "_mlp", "_long", "_mlp_long")  # tables 2.9, 2.16; 2.10
 
 
 def assert_values(recipe: Recipe, wanted: dict[str, Any]) -> None:
@@ -140,26 +142,40 @@ def test_values_at_inaturalists_levels(year: str):
 def test_values_of_transfer(dataset: str):
     images, classes, epochs = TRANSFERRED[dataset]
     for method in MAIN:
-        for end in ("", "_long") if method == "grafit" else ("",):
+        for end in ENDS if method == "grafit" else ENDS[:2]:
             recipe = RECIPES[f"{method}_r50_in1k_224_ft_{dataset}{end}"]
             assert recipe.starts_from == f"{method}_r50_in1k_224" and recipe.starts_from in RECIPES
+            long = "long" in end
             wanted = {
-                **EVERYWHERE,
+                **{**EVERYWHERE, "model.head_hidden_dim": 2048 if "mlp" in end else None},
                 "data.train_images": images,
                 "data.classes": classes,
+                "data.image_size": 224,
+                "model.num_classes": classes,
                 "optim.lr": 0.01,
-                "schedule.epochs": epochs if end else 240,
+                "schedule.epochs": epochs if long else 240,
                 "schedule.warmup_epochs": 0,
                 "batch_size": 512,
-                **({"data.mix.cutmix": 1.0, "data.mix.mixup": 0.0} if end else {"data.mix": None}),
+                **({"data.mix.cutmix": 1.0, "data.mix.mixup": 0.0} if long else {"data.mix": None}),
             }
             assert_values(recipe, wanted)
             assert recipe.data.tested and recipe.classifies
 
 
 def test_there_are_no_others():
-    counts = 2 * len(LOSSES) + 2 * len(MAIN) + 2 * (7 * len(MAIN) + 2) + 5 * (len(MAIN) + 1)
+    counts = 2 * len(LOSSES) + 2 * len(MAIN) + 2 * (7 * len(MAIN) + 2) + 5 * (2 * len(MAIN) + 2)
     assert len(RECIPES) == counts
+
+
+@each_of("dataset", TRANSFERRED)
+def test_a_head_of_two_layers_is_what_section_2_4_6_says(dataset: str):
+    """2048 features, 2048 hidden numbers (ours), BatchNorm, the classes; each layer with biases."""
+    classes = TRANSFERRED[dataset][1]
+    one, two = (RECIPES[f"grafit_r50_in1k_224_ft_{dataset}{end}"].model for end in ("", "_mlp"))
+    added = 2048 * 2048 + 2048 + 2 * 2048
+    assert two.parameters(224) - one.parameters(224) == added
+    assert one.parameters(224) == 23_508_032 + 2049 * classes  # timm's resnet50 and its classifier
+    assert two.macs(224) - one.macs(224) == 2048 * 2048
 
 
 def test_parameters_are_those_of_table_2_7():

@@ -74,6 +74,12 @@ class Description(ABC):
         raise unknown(f"{type(self).__name__} like this")
 
 
-def unknown(kind: str) -> ValueError:
-    """What to raise where timm has no such model."""
-    return ValueError(f"timm's entry points build no {kind}: no export")
+def unknown(kind: str, way_out: str = "") -> ValueError:
+    """What to raise where timm has no such model.
+
+    Args:
+        way_out: what to do instead.
+    """
+    return ValueError(
+        f"timm's entry points build no {kind}: no export" + "; " * bool(way_out) + way_out
+    )

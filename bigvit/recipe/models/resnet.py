@@ -6,7 +6,7 @@ from typing import Any
 
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
-from bigvit.recipe.models.description import Grid
+from bigvit.recipe.models.description import Grid, unknown
 from bigvit.recipe.models.ops import Op, batch_norm, conv, linear, repeat
 from bigvit.recipe.models.pooling import AttentionPooling, AveragePooling, refuse_attention
 from bigvit.recipe.models.stages import Staged
@@ -20,6 +20,8 @@ class ResNet(Staged):
 
     depths: bounds.Depth[tuple[int, ...]]  # blocks of each stage
     pooling: AveragePooling | AttentionPooling  # how the last cells become what is classified
+    # None: the head is one linear layer; else two with BatchNorm and ReLU between (thesis 2.4.6)
+    head_hidden_dim: bounds.Width[int | None]
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of the head
 
@@ -68,6 +70,12 @@ class ResNet(Staged):
         if isinstance(self.pooling, AttentionPooling):
             classes = self.num_classes
             yield from self.pooling.ops(self.depth, before, below, classes, "fc", normalised=False)
+        elif hidden := self.head_hidden_dim:
+            yield linear("fc.hidden", 1, below, hidden)
+            yield batch_norm("fc.norm", 1, hidden)
+            yield Op("fc.act", "activation", 0, 0, hidden)
+            # the activation's result is kept once, for both
+            yield linear("fc.last", 1, hidden, self.num_classes, keeps=False)
         else:
             yield linear("fc", 1, below, self.num_classes)
 
@@ -76,9 +84,18 @@ class ResNet(Staged):
         bounds.allow("model.depths", self.depths, self.depth >= 2, "two blocks or more in all")
         if isinstance(self.pooling, AttentionPooling):
             self.pooling.check(256 * 2 ** (len(self.depths) - 1))
+            linear_head = self.head_hidden_dim is None
+            way_out = "none where model.pooling is by attention"
+            bounds.allow("model.head_hidden_dim", self.head_hidden_dim, linear_head, way_out)
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
         refuse_attention(self.pooling, "ResNet")
+        if self.head_hidden_dim is not None:
+            raise unknown(
+                "ResNet whose head has two layers (model.head_hidden_dim)",
+                "load the checkpoint by bigvit.load_trained, or train with a linear head: "
+                "--model.head_hidden_dim none",
+            )
         if len(self.depths) != 4:
             return super().timm(image_size)
         return {
