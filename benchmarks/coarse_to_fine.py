@@ -14,25 +14,13 @@ import json
 import struct
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from bigvit.checkpoint.asked import Model, from_run
-from bigvit.checkpoint.model import read_checkpoint
-from bigvit.data.levels import own_level
-from bigvit.data.sources import matched, open_source
 from bigvit.neighbours.classify import neighbours
-from bigvit.neighbours.given import Given
-from bigvit.neighbours.nearest import average_precisions
-from bigvit.ranks.joining import alone
-from bigvit.recipe import Digits
-from bigvit.recipe.find import find_recipe
-from bigvit.task import Task
+from bigvit.neighbours.given import given
+from bigvit.neighbours.retrieve import Retrieval
 
 METHODS = {
     "baseline": "cross-entropy",
@@ -74,43 +62,11 @@ def trained(recipe: str, folder: Path, *options: str) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class Projected(Given):
-    """A run asked about other classes than its own, by its projector if it is to be so."""
-
-    projected: bool
-
-    def model(self) -> Model:
-        """The run's."""
-        model = from_run(self.name, False, alone())
-        if not self.projected:
-            return model
-        found = read_checkpoint(Path(self.name))
-        task = Task(found.recipe)
-        task.load_state_dict(dict(found.weights), strict=False)
-        task.eval()
-        grafit: Any = task.objectives["grafit"]
-
-        def embed(images: Tensor) -> Tensor:
-            return grafit.project(model.embed(images))
-
-        return model._replace(embed=embed)
-
-
-def measured(folder: Path, recipe: str, root: Path, projected: bool) -> tuple[float, float]:
+def measured(folder: Path, root: Path, projected: bool) -> tuple[float, float]:
     """kNN top-1 and mean average precision, percent, on the fine classes."""
-    data = find_recipe(recipe)[1].data
-    fine = {"level": "digit"} if isinstance(data, Digits) else {"level": "own", "classes": 10}
-    data = replace(data, **fine)
-    train = open_source(data, "train", root)
-    test = matched(open_source(data, "test", root), train)
-    level = own_level(train.classes)
-    given = Projected(str(folder), train, test, level, None, False, True, projected)
-    top1 = neighbours(given, 10, 0.07, 250, 0)["top1"]
-    model = given.model()
-    searched, asked = (given.embedded(model, split, 250, 0) for split in ("train", "test"))
-    found = average_precisions(asked.unit, asked.classes, searched.unit, searched.classes)
-    return top1, 100 * float(torch.cat(list(found)).nanmean())
+    asked = given(str(folder), root, False, "own", None, None, False, trunk=not projected)
+    found = Retrieval(replace(asked, folder=None), 250, 0).mean_average_precision()["map"]
+    return neighbours(replace(asked, folder=None), 10, 0.07, 250, 0)["top1"], found
 
 
 def shown(values: list[float]) -> str:
@@ -141,9 +97,9 @@ def main() -> None:
             for seed in args.seeds:
                 folder = args.runs / f"{recipe}_{seed}"
                 trained(recipe, folder, "--seed", str(seed), *options)
-                found = list(measured(folder, recipe, images, projected=False))
+                found = list(measured(folder, images, projected=False))
                 if method != "baseline":
-                    found += measured(folder, recipe, images, projected=True)
+                    found += measured(folder, images, projected=True)
                 for column, value in zip(columns, found, strict=False):
                     column.append(value)
             print(f"| {data} | {called} | {' | '.join(map(shown, columns))} |", flush=True)

@@ -61,7 +61,7 @@ def main() -> None:
         folder = args.runs / recipe
         trained(recipe, folder, "--data-root", str(images), *often)
         found = [
-            replace(given(str(path), images, True, None, None, False), folder=None)
+            replace(given(str(path), images, True, None, None, None, False), folder=None)
             for path in checkpoints_of(folder)
         ]
         fields = {name: getattr(found[0], name) for name in Given.__dataclass_fields__}

@@ -63,7 +63,7 @@ Workers = Annotated[T, Bound(0, 1024)]
 # of optimizers
 PeakLr = Annotated[float, Bound(0.0, 1e30, above=True)]
 Epsilon = Annotated[float, Bound(1e-38, 1000.0)]  # the smallest is what float32 tells from 0
-Decay = Annotated[float, Bound(0.0, 1000.0)]
+Decay = Annotated[T, Bound(0.0, 1000.0)]
 
 
 @cache

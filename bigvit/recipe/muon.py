@@ -34,7 +34,9 @@ class Muon:
     # arXiv:2502.16982, equation 4, with which AdamW's lr and weight decay fit
     adjust_lr: Literal["original", "match_rms_adamw"]
     qkv: Literal["split", "whole"]  # fused queries, keys and values: three matrices, or one
-    weight_decay: Decay  # of matrices, decoupled; vectors, positions and tokens are never decayed
+    weight_decay: Decay[
+        float
+    ]  # of matrices, decoupled; vectors, positions and tokens are never decayed
     adamw_lr_ratio: Annotated[float, Bound(0.0, 1e6)]  # AdamW's learning rate over `lr`
     betas: ShareBelow1[tuple[float, float]]  # AdamW's decay of the first and second moment
     eps: Epsilon  # AdamW's, added to the root of the second moment

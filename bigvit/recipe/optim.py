@@ -36,8 +36,8 @@ class AdamW:
     lr: PeakLr  # peak learning rate, for the recipe's own batch size; never rescaled
     betas: ShareBelow1[tuple[float, float]]  # decay of the first and second moment
     eps: Epsilon  # added to the root of the second moment
-    weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
-    weight_decay_end: Decay | None  # that it goes to by half a cosine; None: it stays
+    weight_decay: Decay[float]  # of matrices; vectors, positions and class tokens are never decayed
+    weight_decay_end: Decay[float | None]  # that it goes to by half a cosine; None: it stays
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Lamb:
     lr: PeakLr  # peak learning rate, for the recipe's own batch size; never rescaled
     betas: ShareBelow1[tuple[float, float]]  # decay of the first and second moment
     eps: Epsilon  # added to the root of the second moment
-    weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
+    weight_decay: Decay[float]  # of matrices; vectors, positions and class tokens are never decayed
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SGD:
     lr: PeakLr  # peak learning rate, for the recipe's own batch size; never rescaled
     momentum: ShareBelow1[float]  # share of the sum of gradients that stays from update to update
     nesterov: bool  # whether a step looks ahead: the gradient, and the momentum's share beside it
-    weight_decay: Decay  # of matrices; vectors, positions and class tokens are never decayed
+    weight_decay: Decay[float]  # of matrices; vectors, positions and class tokens are never decayed
 
 
 Optimizer = AdamW | Lamb | Muon | SGD
