@@ -103,8 +103,7 @@ def test_examples_say_at_which_level_each_is_right(run: Path, tmp_path: Path, ca
     words = ["--level", "own", "--examples", "7", "--levels", f"{tens},parity", "--workers", "0"]
     assert main(["retrieve", str(run), *words, "--picture", str(picture)]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    _, numbers = load_digits(return_X_y=True)
-    numbers = numbers[::6]
+    numbers = np.asarray(load_digits(return_X_y=True)[1])[::6]
     assert [row["image"] for row in rows] == [f"test[{300 * i // 7}]" for i in range(7)]
     seen = set()
     for i, row in enumerate(rows):
