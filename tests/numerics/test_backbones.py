@@ -54,6 +54,8 @@ SIZES: dict[str, tuple[Model, float, float, float]] = {
     "t2t_vit_14": (T2TViT(64, 384, 14, 6, 3.0, NONE, 3, 1000), 21, 22, 4.8),
     "cvt_13": (CvT((64, 192, 384), (1, 2, 10), (1, 3, 6), 4.0, NONE, 3, 1000), 19.5, 20.5, 4.5),
     "resnet_50": (ResNet((3, 4, 6, 3), AveragePooling(), None, 3, 1000), 25, 26, 4.1),
+    # 2048 hidden numbers: 4.2 million of weights more than timm's 25.6
+    "resnet_50, mlp": (ResNet((3, 4, 6, 3), AveragePooling(), 2048, 3, 1000), 29.7, 29.8, 4.1),
     "vit_b16": (
         vit("b16", layer_scale=1e-4, drop_path=NONE, num_classes=1000, in_chans=3),
         86,
@@ -67,6 +69,7 @@ TINY: dict[str, Model] = {
     "t2t": T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10),
     "cvt": CvT((8, 12), (1, 2), (1, 2), 2.0, NONE, 1, 10),
     "resnet": ResNet((1, 1), AveragePooling(), None, 1, 10),
+    "resnet, mlp": ResNet((1, 1), AveragePooling(), 24, 1, 10),
 }
 SIZE = 32
 SCANS: Any = load_digits()
