@@ -87,6 +87,7 @@ MODELS: dict[str, Model] = {
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
     "cvt": CvT((16, 32), (1, 2), (1, 2), 4.0, NONE, 3, 10),
     "resnet": ResNet((2, 2, 1), AveragePooling(), None, 3, 10),
+    "resnet, mlp": ResNet((2, 2, 1), AveragePooling(), 512, 3, 10),
     "patchconvnet": PatchConvNet(16, "convolutions", 48, 3, "layer", 0.1, ONE, NONE, 3, 10),
     "queries": PatchConvNet(16, "convolutions", 48, 3, "layer", 0.1, EACH, NONE, 3, 10),
     "batch norm": PatchConvNet(16, "linear", 48, 3, "batch", 0.1, MEAN, NONE, 3, 10),

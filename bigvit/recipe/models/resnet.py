@@ -94,7 +94,7 @@ class ResNet(Staged):
             raise unknown(
                 "ResNet whose head has two layers (model.head_hidden_dim)",
                 "load the checkpoint by bigvit.load_trained, or train with a linear head: "
-                "--model.head_hidden_dim none",
+                "--model.head-hidden-dim None",
             )
         if len(self.depths) != 4:
             return super().timm(image_size)
