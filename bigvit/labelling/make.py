@@ -4,9 +4,6 @@ Each rank makes its contiguous share of the files that are missing. What an imag
 on no rank: each file is made of the same batches.
 """
 
-import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +11,6 @@ import numpy as np
 import torch
 
 from bigvit.checkpoint.run import classes_map_of
-from bigvit.data.decode import Unread
 from bigvit.data.label_maps.form import BadMaps, Form, Teacher
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.loader import whole_batches
@@ -25,18 +21,10 @@ from bigvit.labelling.dense import Dense, dense
 from bigvit.labelling.progress import Progress
 from bigvit.labelling.published import PUBLISHED, convert
 from bigvit.labelling.write import Writer, shard_of
-from bigvit.ranks.joining import NotMet, Ranks, alone, connect, end, meet
-from bigvit.ranks.launched import launched
+from bigvit.ranks.joining import Ranks
 from bigvit.ranks.stopping import StopRequest
-from bigvit.ranks.watching import Watch
+from bigvit.ranks.together import Stopped, together
 from bigvit.recipe import Images, ImageSize, sides
-
-TIMEOUT = 600.0  # seconds after which a rank that does not answer ends all
-DONE, CRASHED, BAD_INPUT, AGAIN = 0, 1, 2, 85
-
-
-class Stopped(Exception):
-    """Asked to stop, by a signal or the end of what launched this rank."""
 
 
 def run(
@@ -51,40 +39,15 @@ def run(
 ) -> int:
     """Make maps with the ranks that were launched, and say so; the exit code. With others, it is
     the process that ends."""
-    world, rank = launched().world, launched().rank
-    watch, code, reason, stop = None, DONE, "", StopRequest() if world > 1 else None
-    try:
-        ranks = meet(TIMEOUT) if world > 1 else alone()
-        if world > 1:
-            watch = Watch(ranks, TIMEOUT)
-            ranks = connect(ranks, TIMEOUT)
+
+    def work(ranks: Ranks, stop: StopRequest | None) -> None:
         maps = make(given, out, ranks, data_root, image_size, top, batch_size, workers, ema, stop)
-        if rank == 0:
+        if ranks.rank == 0:
             form = maps.form
             cells, size = "{} x {}".format(*form.cells), form.nbytes / 1e9
             print(f"{out}: {len(maps):,} maps of {cells} cells, top {form.top}, {size:.2f} GB")
-    except NotMet as error:
-        code, reason = error.code, str(error)
-    except Stopped as error:
-        code, reason = AGAIN, f"{error}; files that are done stay, and the same command goes on"
-    except (ValueError, OSError, Unread) as error:
-        code, reason = BAD_INPUT, str(error)
-    except BaseException as error:
-        if watch is None:
-            raise
-        code, reason = CRASHED, f"{type(error).__name__}: {error}"
-        watch.failed(f"crashed: {reason}")
-        traceback.print_exc()
-    if watch is not None:
-        watch.ending()
-        watch.leave(reason, code)
-    if reason and rank == 0:
-        print(f"error: {reason}", file=sys.stderr, flush=True)
-    if world > 1:
-        if reason and rank > 0:
-            time.sleep(2)  # the launcher ends all of its host once one has ended
-        end(code)
-    return code
+
+    return together(work, "files that are done stay, and the same command goes on")
 
 
 def make(
