@@ -20,7 +20,7 @@ from bigvit.data.prepare import Inputs, Prepare
 from bigvit.engines.build import fill, outline
 from bigvit.engines.single import SingleEngine
 from bigvit.ranks.joining import alone
-from bigvit.recipe import AdamW, Recipe, StochasticDepth, vit
+from bigvit.recipe import AdamW, Rates, Recipe, StochasticDepth, vit
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Task
 
@@ -73,7 +73,7 @@ def main() -> int:
     plain, with_loss = both
     seconds = interleaved(
         {
-            name: lambda name=name: engines[name].update([lambda: given[name]], 1e-4)
+            name: lambda name=name: engines[name].update([lambda: given[name]], Rates(1e-4))
             for name in both
         },
         3 if options.small else 11,

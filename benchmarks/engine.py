@@ -18,7 +18,7 @@ from bigvit.data.batch import Batch
 from bigvit.data.prepare import Prepare
 from bigvit.engines.build import build_engine, meet_ranks
 from bigvit.ranks.joining import alone, connect
-from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe import Layout, Rates, Recipe, Run
 from bigvit.recipe.find import find_recipe
 from bigvit.task import Task
 
@@ -59,7 +59,7 @@ def main() -> int:
         batch(engines["single"].task, taken.batch_size, ranks.device),
     )
     runs: dict[str, Callable[[], object]] = {
-        name: partial(engine.update, [inputs], 1e-3) for name, engine in engines.items()
+        name: partial(engine.update, [inputs], Rates(1e-3)) for name, engine in engines.items()
     }
     seconds = interleaved(runs, rounds=3 if options.small else 15, warmup=2)
     rows: list[Row] = []

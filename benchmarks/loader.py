@@ -201,7 +201,7 @@ def steps(side: int, small: bool) -> list[Row]:
         "3-Augment and jitter": coloured,
         "whole": lambda i: ours(data, False, contents, i),
         "Pillow: decode": lambda i: Image.open(io.BytesIO(contents[i])).convert("RGB"),
-        "Pillow: whole": lambda i: augment._applied(images[i].image(), drawn[i], False),
+        "Pillow: whole": lambda i: augment._applied(images[i].image(), [drawn[i]], [parts[i]]),
     }
     seconds = interleaved(
         {name: lambda one=one: [one(i) for i in range(count)] for name, one in timed.items()},

@@ -167,12 +167,13 @@ class TimmModel(Backbone):
             vars(self).update(seeded=seed, first=made.state_dict(keep_vars=False))
         return vars(self)["first"][name].detach().float()
 
-    def draws(self, seed: int, number: int, span: Span) -> Any:
-        """Everything random of a training forward pass over positions [start, stop) of a batch."""
-        paths = draw(self.config.drop_path, len(self.traced.order), seed, number, span)
+    def draws(self, seed: int, number: int, span: Span, views: int = 0) -> Any:
+        """As a `Backbone`'s."""
+        paths = draw(self.config.drop_path, len(self.traced.order), seed, number, span, views)
         if not self.dropouts:
             return TimmDraws(paths, None)
-        each = [keyed_random.seed("dropout", seed, number, i) for i in range(*span)]
+        key = ("dropout", seed, number, *([views] if views else []))
+        each = [keyed_random.seed(*key, i) for i in range(*span)]
         return TimmDraws(paths, torch.tensor(each))
 
     def no_weight_decay(self) -> set[str]:

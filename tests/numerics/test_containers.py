@@ -355,7 +355,7 @@ def test_dinos_vit_s_has_the_features_of_timms(
     mine = models.build(recipe, size)
     done = fit(given, mine, recipe.grid(size))
     assert done.new_head and done.plain == (kind == "deit3") and done.resampled == (size != 224)
-    theirs = timm.create_model("vit_small_patch16_224", num_classes=0, img_size=size).eval()
+    theirs: Any = timm.create_model("vit_small_patch16_224", num_classes=0, img_size=size).eval()
     state = checkpoint_filter_fn_of_vit(each[1].state_dict(), theirs, interpolation="bicubic")
     theirs.load_state_dict(state)
     pixels = torch.randn(2, 3, size, size)
