@@ -18,11 +18,20 @@ from bigvit.data.prepare import Targets
 from bigvit.models.output import Output
 from bigvit.objectives.objective import Kept, Objective
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import CrossEntropy, Digits, Recipe
+from bigvit.recipe import (
+    CrossEntropy,
+    Digits,
+    Dino,
+    Grafit,
+    Predictor,
+    Projector,
+    Recipe,
+)
 
 WAYS = (0, 1, 2, 3, "fsdp2 full", "fsdp2 grads", "fairscale oss", "fairscale sdp")
 AGAIN = (2, 3)  # resumed on as many
 HALVES = (1, 3, "fsdp2 full")  # stopped, and resumed at another number of ranks
+REAL = (2, 3, "fsdp2 full")  # of Grafit and DINO, as halves too
 ROWS, WIDTH, OUTPUTS = 64, 5, 11
 
 
@@ -121,6 +130,39 @@ recipe: Recipe = replace(
 )
 
 
+real: Recipe = replace(
+    recipe,
+    objectives=(
+        Grafit(
+            weight=1.0,
+            knn=1.0,
+            instance=1.0,
+            sigma=0.1,
+            projector=Projector(hidden_dim=24, norm="none", dim=8),
+            predictor=Predictor(hidden_dim=16, norm="none"),
+            views=1,
+        ),
+        Dino(
+            weight=1.0,
+            outputs=32,
+            hidden_dim=16,
+            hidden_layers=2,
+            bottleneck_dim=8,
+            norm="none",
+            gain="one",
+            student_temperature=0.1,
+            teacher_temperature=(0.04, 0.07),
+            warmup_epochs=2,
+            centre_momentum=0.9,
+            held_epochs=1,
+            large=(0, 1),
+            small=(),
+        ),
+    ),
+)
+"""What bigvit has itself: a memory cut by images, a centre, three heads."""
+
+
 half = replace(recipe, precision="bf16", gradient_precision="fp32")
 
 
@@ -137,6 +179,10 @@ def followed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = WAYS) -> No
             train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
             train(ranks, path, recipe, resume="auto", **options(way))
         train(ranks, folder / "followed bf16", half, **options(3))
+    for way in REAL:
+        train(ranks, folder / f"real {way}", real, **options(way))
+        path = folder / f"real halves {way}"
+        train(ranks, path, real, stop_after=tiny.STOP, **options(way))
 
 
 def followed_halves(ranks: Ranks, folder: Path) -> None:
@@ -145,6 +191,8 @@ def followed_halves(ranks: Ranks, folder: Path) -> None:
         for way in HALVES:
             path = folder / f"followed halves {way}"
             train(ranks, path, recipe, resume="auto", **options(way))
+    for way in REAL:
+        train(ranks, folder / f"real halves {way}", real, resume="auto", **options(way))
 
 
 def followed_elsewhere(ranks: Ranks, folder: Path) -> None:

@@ -91,6 +91,30 @@ def test_resumed_on_another_number_of_ranks(way, runs):
     assert apart <= ALLOWED * YARDSTICK
 
 
+@pytest.fixture(scope="module")
+def of_ours() -> Weights:
+    return train_single(followed.real, kinds=KINDS)[0]
+
+
+@pytest.mark.parametrize("run", ["", "halves "])
+@pytest.mark.parametrize("way", followed.REAL)
+def test_grafit_and_dino_equal_single(way, run, runs, of_ours):
+    """With their memory, their centre, and the average that follows; without a stop, and stopped
+    on two ranks in mid-epoch and resumed on one."""
+    found = held(runs / f"real {run}{way}")
+    kept = {name for name in found if name.startswith("kept ")}
+    assert kept == {"kept heads.grafit.memory", "kept heads.dino.centre"}
+    assert found["kept heads.grafit.memory"].shape == (1497, 8)
+    for kind in ("", "ema ", "kept "):
+        own, theirs = (
+            {n: w for n, w in each.items() if n.startswith(kind) and (kind or " " not in n)}
+            for each in (found, of_ours)
+        )
+        apart = distance(own, theirs)
+        print(f"{run}{way}, {kind or 'weights'}: {apart / YARDSTICK:.2f} yardsticks")
+        assert apart <= ALLOWED * YARDSTICK
+
+
 @pytest.mark.slow
 def test_four_ranks_equal_single(warm, tmp_path, reference):
     done = warm(2, RANKS, tmp_path, "followed", timeout=600)
