@@ -1,19 +1,40 @@
-"""`bigvit neighbours`, `probe` and `retrieve` over ranks that torchrun launches."""
+"""`bigvit neighbours`, `probe` and `retrieve` over ranks."""
 
-import json
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bigvit.cli import main
 from bigvit.train import main as train
 
 ASK = {
-    "neighbours": ("--batch-size", "100"),
-    "probe": ("--batch-size", "100", "--epochs", "2"),
-    "retrieve": ("--batch-size", "100", "--map"),
+    "neighbours": (),
+    "probe": ("--epochs", "2"),
+    "retrieve": ("--map",),
 }
+DIES = """
+import os, signal, sys
+from bigvit.cli import main
+from bigvit.neighbours import embeddings
+
+whole = embeddings.shared_batches
+
+def two(*given):
+    batches = whole(*given)
+    yield next(batches)
+    yield next(batches)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+embeddings.shared_batches = two
+main(sys.argv[1:])
+"""
+"""A rank that is killed in its third batch."""
 
 
 @pytest.fixture(scope="module")
@@ -25,31 +46,71 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def over(ranks: int, command: str, run: Path, keep: Path) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words = [command, str(run), "--keep", str(keep), *ASK[command]]
-    return subprocess.run(
-        [*launcher, "--nproc-per-node", str(ranks), "-m", "bigvit.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def words(command: str, run: Path, keep: Path) -> list[str]:
+    return [command, str(run), "--keep", str(keep), "--batch-size", "100", *ASK[command]]
 
 
-@pytest.mark.parametrize("command", ASK)
+def over(programs: Sequence[Sequence[str]], words: Sequence[str]) -> list[tuple[int, str, str]]:
+    """The code and outputs of each rank, whose program is given."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        port = str(door.getsockname()[1])
+    world = str(len(programs))
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": world}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *program, *words],
+            env=os.environ | address | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, program in enumerate(programs)
+    ]
+    said = [rank.communicate(timeout=120) for rank in ranks]
+    return [(rank.returncode, *each) for rank, each in zip(ranks, said, strict=True)]
+
+
+WHOLE = ("-m", "bigvit.cli")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        ("neighbours", 3),
+        pytest.param("probe", 2, marks=pytest.mark.slow),
+        pytest.param("retrieve", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_any_number_of_ranks_keeps_and_says_the_same(
-    run: Path, tmp_path: Path, command: str
+    run: Path, tmp_path: Path, capsys: Any, command: str, ranks: int
 ) -> None:
-    found: dict[int, tuple[str, dict[str, bytes]]] = {}
-    for ranks in (1, 3):
-        keep = tmp_path / str(ranks)
-        done = over(ranks, command, run, keep)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)
-        found[ranks] = done.stdout, {file.name: file.read_bytes() for file in keep.iterdir()}
-    assert found[1] == found[3] and len(found[1][1]) == 2
-    (tmp_path / "more").mkdir()
-    for name, content in found[3][1].items():
-        (tmp_path / "more" / name).write_bytes(content)
-    assert over(2, command, run, tmp_path / "more").stdout == found[1][0]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    capsys.readouterr()
+    assert main(words(command, run, alone)) == 0
+    wanted = capsys.readouterr().out
+    found = over([WHOLE] * ranks, words(command, run, together))
+    assert [code for code, *_ in found] == [0] * ranks, found
+    assert [out for _, out, _ in found] == [wanted] + [""] * (ranks - 1)
+    assert contents(together) == contents(alone) and len(contents(alone)) == 2
+
+
+def test_a_rank_that_is_killed_ends_the_others_and_leaves_no_file(
+    run: Path, tmp_path: Path
+) -> None:
+    keep = tmp_path / "kept"
+    first, second = over([WHOLE, ("-c", DIES)], words("neighbours", run, keep))
+    assert second[0] == -9 and first[0] == 1, (first, second)
+    assert "rank 1 on" in first[2] and "died" in first[2]
+    assert not keep.exists() or not contents(keep)
+
+
+def test_bad_input_is_said_once(run: Path, tmp_path: Path) -> None:
+    asked = [*words("neighbours", run, tmp_path), "--neighbours", "5000"]
+    (code, _, error), (other, _, silence) = over([WHOLE] * 2, asked)
+    assert (code, other, silence) == (2, 2, "")
+    assert "there are 1,497 training images" in error
