@@ -2,7 +2,9 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+import signal
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,26 +108,73 @@ def _given(
     return given(name, root, options.ema, *more)
 
 
-def _neighbours(options: argparse.Namespace) -> None:
-    asked = _given(options)
-    from bigvit.neighbours.classify import neighbours
+def _over_ranks(
+    options: argparse.Namespace, opened: Callable[[], "Given"], answer: Callable[["Given"], None]
+) -> int:
+    """Embed over the ranks that were launched, and answer on the first; the exit code.
 
+    Args:
+        opened: gives what is asked, or refuses it.
+    """
+    from bigvit.ranks.launched import launched
+
+    try:
+        asked = opened()
+        if launched().world == 1:
+            answer(asked)
+            return 0
+    except (ValueError, OSError):
+        if launched().rank > 0:  # rank 0 says the same
+            time.sleep(2)
+            return 2
+        raise
+    from bigvit.ranks.joining import Ranks
+    from bigvit.ranks.stopping import SIGNALS, StopRequest
+    from bigvit.ranks.together import together
+
+    def work(ranks: Ranks, stop: StopRequest | None) -> None:
+        asked.prepare(ranks, options.batch_size, options.workers, stop)
+        if ranks.rank == 0:  # the others leave
+            for number in SIGNALS:  # nobody looks at a request from here on
+                signal.signal(number, signal.SIG_DFL)
+            answer(asked)
+
+    return together(work, "what was complete is kept, and the same command goes on")
+
+
+def _neighbours(options: argparse.Namespace) -> int:
     more = (options.neighbours, options.temperature, options.batch_size, options.workers)
-    print(json.dumps(neighbours(asked, *more), indent=2))
+
+    def opened() -> "Given":
+        from bigvit.neighbours.given import refuse_too_many
+
+        asked = _given(options)
+        refuse_too_many(options.neighbours, len(asked.train), "--neighbours")
+        return asked
+
+    def answer(asked: "Given") -> None:
+        from bigvit.neighbours.classify import neighbours
+
+        print(json.dumps(neighbours(asked, *more), indent=2))
+
+    return _over_ranks(options, opened, answer)
 
 
-def _probe(options: argparse.Namespace) -> None:
-    asked = _given(options)
-    from bigvit.neighbours.probe import probe
-
+def _probe(options: argparse.Namespace) -> int:
     more = (options.epochs, options.train_batch, options.batch_size, options.workers)
-    print(json.dumps(probe(asked, *more), indent=2))
+
+    def answer(asked: "Given") -> None:
+        from bigvit.neighbours.probe import probe
+
+        print(json.dumps(probe(asked, *more), indent=2))
+
+    return _over_ranks(options, lambda: _given(options), answer)
 
 
 MOST = 50  # rows of a picture
 
 
-def _retrieve(options: argparse.Namespace) -> None:
+def _retrieve(options: argparse.Namespace) -> int:
     top, picture = options.top, options.picture
     if not options.images and not options.map and options.examples is None:
         raise ValueError("name image files and folders, or give --map or --examples N")
@@ -146,7 +195,6 @@ def _retrieve(options: argparse.Namespace) -> None:
     if options.examples is not None:
         shown = ("trained",) if options.levels is None else options.levels.split(",")
     tested = options.map or options.examples is not None
-    asked = _given(options, tested=tested, coarse=options.coarse, shown=shown)
     from bigvit.labelling.predict import found
     from bigvit.neighbours.given import refuse_too_many
     from bigvit.neighbours.retrieve import Ranked, Retrieval, draw, lines
@@ -158,17 +206,25 @@ def _retrieve(options: argparse.Namespace) -> None:
         if (count := options.examples or len(files)) > MOST:
             raise ValueError(f"--picture: it shows {MOST} images at most, and {count:,} are named")
     listed = bool(files.paths) or options.examples is not None
-    refuse_too_many(top if listed else 1, len(asked.train), "--top")
-    retrieval = Retrieval(asked, options.batch_size, options.workers, by)
-    if listed:
-        source, ranked = files, list[Ranked]()
-        if options.examples is None:
-            ranked = retrieval.nearest(files, top)
-        elif asked.test is not None:
-            source, ranked = asked.test, retrieval.examples(options.examples, top)
-        for line in lines(ranked, source, asked.train):
-            print(json.dumps(line, ensure_ascii=False))
-        if picture is not None:
-            draw(ranked, source, retrieval, picture)
-    if options.map:
-        print(json.dumps(retrieval.mean_average_precision()))
+
+    def opened() -> "Given":
+        asked = _given(options, tested=tested, coarse=options.coarse, shown=shown)
+        refuse_too_many(top if listed else 1, len(asked.train), "--top")
+        return asked
+
+    def answer(asked: "Given") -> None:
+        retrieval = Retrieval(asked, options.batch_size, options.workers, by)
+        if listed:
+            source, ranked = files, list[Ranked]()
+            if options.examples is None:
+                ranked = retrieval.nearest(files, top)
+            elif asked.test is not None:
+                source, ranked = asked.test, retrieval.examples(options.examples, top)
+            for line in lines(ranked, source, asked.train):
+                print(json.dumps(line, ensure_ascii=False))
+            if picture is not None:
+                draw(ranked, source, retrieval, picture)
+        if options.map:
+            print(json.dumps(retrieval.mean_average_precision()))
+
+    return _over_ranks(options, opened, answer)

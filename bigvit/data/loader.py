@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -212,6 +213,25 @@ def test_batches(
     places = test_places(len(source), size, rank, world)
     for step, batch in enumerate(_stream(images, places, workers)):
         yield batch._replace(number=step, micro=0)
+
+
+def shared_batches(
+    source: Source, data: Data, size: int, rank: int, world: int, workers: int
+) -> Iterator[Batch]:
+    """This rank's run of the batches in which one rank would see all test images: each is cut alike
+    for any number of ranks, and a rank may have one more than another, or none."""
+    workers = workers if isinstance(data, Images) else 0
+    images = _Batches(
+        source, partial(_sample, source, data, augment.test_image), data, size, workers
+    )
+    share = share_of(-(-len(source) // size), rank, world)
+    places = islice(test_places(len(source), size, 0, 1), share.start, share.stop)
+    yield from _stream(images, places, workers)
+
+
+def share_of(count: int, rank: int, world: int) -> range:
+    """A rank's contiguous share of things."""
+    return range(count * rank // world, count * (rank + 1) // world)
 
 
 def whole_batches(

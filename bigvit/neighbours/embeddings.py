@@ -21,11 +21,14 @@ from torch import Tensor
 
 from bigvit.checkpoint.asked import Model
 from bigvit.data.index import describe
-from bigvit.data.loader import test_batches
+from bigvit.data.loader import share_of, shared_batches
 from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source
 from bigvit.labelling.dense import digest_of
-from bigvit.ranks.joining import alone
+from bigvit.ranks.gathering import gathered
+from bigvit.ranks.joining import Ranks, alone
+from bigvit.ranks.stopping import StopRequest
+from bigvit.ranks.together import Stopped
 from bigvit.recipe.store import to_json
 
 log = logging.getLogger(__name__)
@@ -63,54 +66,110 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def embedded(
-    model: Model, source: Source, split: str, batch_size: int, workers: int, folder: Path | None
-) -> Embedded:
+    model: Model,
+    source: Source,
+    split: str,
+    batch_size: int,
+    workers: int,
+    folder: Path | None,
+    ranks: Ranks | None = None,
+    stop: StopRequest | None = None,
+) -> Embedded | None:
     """The embeddings of every image as a test image: read, if a folder has them, or made and kept.
+    Collective; None on other ranks than the first, which reads and writes.
 
     Args:
         split: the beginning of the file's name.
         folder: where they are kept; None: nowhere.
 
     Raises:
-        ValueError: the model has none, or they are not finite.
+        Stopped: `stop` was asked; what is complete stays.
+        ValueError: on every rank; the model has none, they are not finite, or the ranks have
+            different weights or images.
     """
-    if folder is None:
-        return computed(model, source, batch_size, workers)
-    path = folder / f"{split}-{_digest(model, source)}.safetensors"
-    if (kept := _read(path, source)) is not None:
+    ranks = ranks or alone()
+    path = None
+    if folder is not None or ranks.world > 1:
+        name = _digest(model, source)
+        if len(set(ranks.texts(name))) > 1:
+            raise ValueError(
+                f"{model.name}: the ranks read different weights or images; every host needs the "
+                "same"
+            )
+        path = folder and folder / f"{split}-{name}.safetensors"
+    kept = _read(path, source) if path is not None and ranks.rank == 0 else None
+    if ranks.agree(kept is not None):
         return kept
-    made = computed(model, source, batch_size, workers)
-    try:
-        _write(path, made)
-    except OSError as error:
-        log.warning("%s: embeddings cannot be kept there (%s)", folder, error.strerror or error)
+    made = computed_together(model, source, batch_size, workers, ranks, stop)
+    if path is not None and made is not None:
+        try:
+            _write(path, made)
+        except OSError as error:
+            log.warning("%s: embeddings cannot be kept there (%s)", folder, error.strerror or error)
     return made
 
 
-@torch.no_grad()
 def computed(model: Model, source: Source, batch_size: int, workers: int) -> Embedded:
-    """The same, made. Each batch is written in its place.
+    """The embeddings of every image as a test image, made by this process alone.
 
     Raises:
         ValueError: the model has none, or they are not finite.
     """
-    device = alone().device
-    normalise, done = Normalise(model.data, device), 0
-    ids = torch.empty(len(source), dtype=torch.int64)
-    vectors = torch.empty(0)
-    for batch in test_batches(source, model.data, batch_size, 0, 1, workers):
-        found = model.embed(normalise(batch.images))
-        if not done:
-            vectors = torch.empty(len(source), found.shape[1], device=device)
-        taken = ids[done : done + int(batch.valid.sum())]
-        torch.masked_select(batch.ids, batch.valid, out=taken)
-        vectors[done : done + len(taken)] = found[batch.valid.to(device)]
-        done += len(taken)
-    if not done:
+    made = computed_together(model, source, batch_size, workers, alone())
+    assert made is not None, "the first rank"
+    return made
+
+
+@torch.no_grad()
+def computed_together(
+    model: Model,
+    source: Source,
+    batch_size: int,
+    workers: int,
+    ranks: Ranks,
+    stop: StopRequest | None = None,
+) -> Embedded | None:
+    """The same, over ranks: each makes a share, each batch written in its place, and the first has
+    them all. What an image is given is the same bit for bit on any number of equal ranks: batches
+    are cut alike.
+
+    Raises:
+        Stopped: `stop` was asked.
+        ValueError: on every rank; the model has none, or they are not finite.
+    """
+    normalise, done = Normalise(model.data, ranks.device), 0
+    batches = -(-len(source) // batch_size)
+    most = max(len(share_of(batches, rank, ranks.world)) for rank in range(ranks.world))
+    share = share_of(batches, ranks.rank, ranks.world)
+    count = max(0, min(len(source), share.stop * batch_size) - share.start * batch_size)
+    ids = torch.empty(count, dtype=torch.int64)
+    vectors = torch.empty(0, 0, device=ranks.device)
+    ranks.at("embedding images")
+    with ranks.agree_on_error(ValueError, raised=ValueError):
+        own = shared_batches(source, model.data, batch_size, ranks.rank, ranks.world, workers)
+        for batch in own:
+            if stop is not None and stop.asked():
+                raise Stopped(stop.reason)
+            found = model.embed(normalise(batch.images))
+            if not done:
+                vectors = torch.empty(count, found.shape[1], device=ranks.device)
+            taken = ids[done : done + int(batch.valid.sum())]
+            torch.masked_select(batch.ids, batch.valid, out=taken)
+            vectors[done : done + len(taken)] = found[batch.valid.to(ranks.device)]
+            done += len(taken)
+            ranks.went_on()
+        if not vectors[:done].isfinite().all():
+            raise ValueError(
+                f"{model.name}: its features are not finite; choose another checkpoint"
+            )
+        for _ in range(most - len(share)):
+            ranks.went_on()
+    if not ranks.agree(done):
         raise ValueError("no image could be read")
-    if not vectors[:done].isfinite().all():
-        raise ValueError(f"{model.name}: its features are not finite; choose another checkpoint")
-    return Embedded(vectors[:done], ids[:done], source)
+    vectors, ids = vectors[:done], ids[:done]
+    if ranks.world > 1:
+        vectors, ids = gathered(vectors, ranks), gathered(ids[:, None], ranks)[:, 0]
+    return Embedded(vectors, ids, source) if ranks.rank == 0 else None
 
 
 def _digest(model: Model, source: Source) -> str:

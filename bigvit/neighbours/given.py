@@ -1,9 +1,9 @@
 """What is asked, of which images: looked at before a model is read or an image decoded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from bigvit.checkpoint.asked import Model
 from bigvit.checkpoint.manifest import read_manifest
@@ -15,7 +15,8 @@ from bigvit.data.workers import workers_for
 from bigvit.labelling.predict import asked
 from bigvit.labelling.whole import WHOLE
 from bigvit.neighbours.embeddings import FOLDER, Embedded, embedded
-from bigvit.ranks.joining import alone
+from bigvit.ranks.joining import Ranks, alone
+from bigvit.ranks.stopping import StopRequest
 from bigvit.recipe import Data, Digits
 from bigvit.recipe.data import DigitsLevel
 from bigvit.recipe.data import Level as OwnLevel
@@ -37,6 +38,28 @@ class Given:
     trunk: bool
     coarse: Level | None  # by which a ranking is conditioned
     shown: Mapping[str, Level]  # at which it is shown what is right, the finest first
+    ready: dict[str, Any] = field(default_factory=dict)  # the model, and embeddings by split
+
+    def prepare(
+        self,
+        ranks: Ranks,
+        batch_size: int,
+        workers: int | None,
+        stop: StopRequest | None = None,
+    ) -> None:
+        """Make what `model` and `embedded` give on the first rank. Collective.
+
+        Raises:
+            Stopped: `stop` was asked.
+            ValueError: on every rank; as these say.
+        """
+        with ranks.agree_on_error(ValueError, OSError, raised=ValueError):
+            model = self._model(ranks)
+        splits: tuple[Split, ...] = ("train",) if self.test is None else ("train", "test")
+        for split in splits:
+            how = (batch_size, workers_for(workers), self.folder, ranks, stop)
+            self.ready[split] = embedded(model, self._source(split), split, *how)
+        self.ready["model"] = model
 
     def model(self) -> Model:
         """The model that is named.
@@ -44,7 +67,10 @@ class Given:
         Raises:
             ValueError: it cannot be read, or its classes are others.
         """
-        model = asked(self.name, self.ema, alone(), self.trunk)
+        return self.ready.get("model") or self._model(alone())
+
+    def _model(self, ranks: Ranks) -> Model:
+        model = asked(self.name, self.ema, ranks, self.trunk)
         if not self.other_classes:
             _refuse_others(self.name, model.classes, self.trained.classes)
         return model
@@ -53,9 +79,17 @@ class Given:
         self, model: Model, split: Split, batch_size: int, workers: int | None
     ) -> Embedded:
         """Training or test images, both as test images are seen."""
+        if split in self.ready:
+            return self.ready[split]
+        how = (batch_size, workers_for(workers), self.folder)
+        made = embedded(model, self._source(split), split, *how)
+        assert made is not None, "the first rank"
+        return made
+
+    def _source(self, split: Split) -> Source:
         source = self.train if split == "train" else self.test
         assert source is not None
-        return embedded(model, source, split, batch_size, workers_for(workers), self.folder)
+        return source
 
 
 def given(
