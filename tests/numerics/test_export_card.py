@@ -140,6 +140,7 @@ def test_what_keeps_an_export_from_the_hub_is_said_first(
     assert "may only read" in said()
     for each in (hub, reader):
         each.shutdown()
+        each.server_close()
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")  # where nobody listens
     assert "cannot be reached" in said()
 

@@ -61,6 +61,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     typed.names["pushed"] = hub.repos["ada/third"]
     yield typed
     hub.shutdown()
+    hub.server_close()
 
 
 @torch.no_grad()

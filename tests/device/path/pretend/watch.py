@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pretend.build import extension
 
 PACKAGES = {"bigvit": "ours", "deepspeed": "DeepSpeed"}
+INSTALLED = "site-packages"
 
 
 class Wait(NamedTuple):
@@ -33,6 +34,8 @@ def watch() -> Generator[list[Wait]]:
         place = ("others", "no Python", 0)
         while frame is not None:
             parts = Path(frame.f_code.co_filename).parts
+            if INSTALLED in parts:  # maybe within a checkout, whose folder is called bigvit, too
+                parts = parts[parts.index(INSTALLED) :]
             for package, who in PACKAGES.items():
                 # the innermost folder of that name, below which a module lies
                 if package in parts[:-1] and "tests" not in parts:
