@@ -29,7 +29,7 @@ EPOCHS = 10
 class Beginning(Given):
     """The same images, embedded by the recipe's model as it begins."""
 
-    recipe: str
+    recipe: str = ""
 
     def model(self) -> Model:
         """With its initial weights."""
