@@ -14,9 +14,6 @@ from bigvit.recipe import Recipe, Teacher
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """A recipe's precision as torch's."""
 
-HEADS = ("head", "fc.")
-"""What the names of a model's heads begin with."""
-
 PREDICTION = "logits"
 """The name of a prediction's logits, among those of the heads that it is made of."""
 
@@ -29,13 +26,9 @@ class Task(nn.Module):
         super().__init__()
         self.recipe = recipe
         self.model = models.build(recipe.model, recipe.data.image_size)
-        if recipe.trainable == "attention":
-            for name, parameter in self.model.named_parameters():
-                trained = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
-                parameter.requires_grad_(trained)
-        if not recipe.classifies:
-            for name, parameter in self.model.named_parameters():
-                parameter.requires_grad_(parameter.requires_grad and not name.startswith(HEADS))
+        for name, parameter in self.model.named_parameters():
+            if not recipe.trains(name):
+                parameter.requires_grad_(False)
         built = [objectives.build(each, recipe) for each in recipe.objectives]
         self.names = _distinct([each.name for each in built])
         self.objectives = dict(zip(self.names, built, strict=True))

@@ -113,11 +113,15 @@ def find_checkpoint(path: Path) -> Path:
     return found.whole[0]
 
 
+def run_folder_of(path: Path) -> Path:
+    """The run folder that is meant, where a checkpoint of it may be named, or RUN@best."""
+    return run_of(path) if STEP.fullmatch(path.name) else run_named(path) or path
+
+
 def classes_map_of(path: Path) -> Path | None:
     """The file that says coarser classes, kept in the folder of a run that was given them; the run,
     or a checkpoint of it, is named. None of anything else."""
-    run = run_of(path) if STEP.fullmatch(path.name) else run_named(path) or path
-    file = run / CLASSES_MAP
+    file = run_folder_of(path) / CLASSES_MAP
     return file if file.is_file() else None
 
 

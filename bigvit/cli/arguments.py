@@ -5,6 +5,7 @@ import argparse
 import difflib
 import shutil
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -203,12 +204,21 @@ def refuse_other_kind(path: Path, endings: Sequence[str], what: str = "--out") -
         )
 
 
+def refused_once(error: Exception) -> int:
+    """The exit code of a rank that meets bad input, which rank 0 says: it raises that again."""
+    from bigvit.ranks.launched import launched
+
+    if launched().rank == 0:
+        raise error
+    time.sleep(2)  # the launcher ends all of its host once one has ended
+    return 2
+
+
 def run_folder_of(path: Path) -> Path:
     """The run folder that is meant, where a checkpoint of it may be named."""
-    from bigvit.checkpoint.manifest import STEP
-    from bigvit.checkpoint.run import run_named, run_of
+    from bigvit.checkpoint.run import run_folder_of
 
-    return run_of(path) if STEP.fullmatch(path.name) else run_named(path) or path
+    return run_folder_of(path)
 
 
 def data_root_of(options: argparse.Namespace, path: Path) -> Path | None:

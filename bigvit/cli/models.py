@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 from bigvit.cli import arguments
@@ -125,8 +124,6 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _label_maps(options: argparse.Namespace) -> int:
-    from bigvit.ranks.launched import launched
-
     given, root = options.teacher, options.data_root
     try:
         size = arguments.size_of(options) or 576  # arXiv:2104.10858's
@@ -139,11 +136,8 @@ def _label_maps(options: argparse.Namespace) -> int:
             raise ValueError("--data-root is missing: whose training images are to have maps?")
         if options.out.exists() and not options.out.is_dir():
             raise ValueError(f"--out {options.out}: it is a file; name a folder")
-    except (ValueError, OSError):
-        if launched().rank > 0:  # rank 0 says the same
-            time.sleep(2)
-            return 2
-        raise
+    except (ValueError, OSError) as error:
+        return arguments.refused_once(error)
     from bigvit.labelling.make import run
 
     more = (options.batch_size, options.workers, options.ema)

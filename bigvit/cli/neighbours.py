@@ -3,7 +3,6 @@
 import argparse
 import json
 import signal
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ from bigvit.cli import arguments
 from bigvit.recipe.bounds import Batch, Bound, Length, Workers
 
 if TYPE_CHECKING:
+    from bigvit.labelling.predict import Files
     from bigvit.neighbours.given import Given
 
 Temperature = Annotated[float, Bound(1e-4, 1e4)]
@@ -123,11 +123,8 @@ def _over_ranks(
         if launched().world == 1:
             answer(asked)
             return 0
-    except (ValueError, OSError):
-        if launched().rank > 0:  # rank 0 says the same
-            time.sleep(2)
-            return 2
-        raise
+    except (ValueError, OSError) as error:
+        return arguments.refused_once(error)
     from bigvit.ranks.joining import Ranks
     from bigvit.ranks.stopping import SIGNALS, StopRequest
     from bigvit.ranks.together import together
@@ -195,30 +192,36 @@ def _retrieve(options: argparse.Namespace) -> int:
     if options.examples is not None:
         shown = ("trained",) if options.levels is None else options.levels.split(",")
     tested = options.map or options.examples is not None
-    from bigvit.labelling.predict import found
-    from bigvit.neighbours.given import refuse_too_many
-    from bigvit.neighbours.retrieve import Ranked, Retrieval, draw, lines
-    from bigvit.visualize import drawing
-
-    files = found(options.images)
-    if picture is not None:
-        drawing.check(picture, "--picture")
-        if (count := options.examples or len(files)) > MOST:
-            raise ValueError(f"--picture: it shows {MOST} images at most, and {count:,} are named")
-    listed = bool(files.paths) or options.examples is not None
+    listed = bool(options.images) or options.examples is not None
+    files: Files | None = None
 
     def opened() -> "Given":
+        nonlocal files
         asked = _given(options, tested=tested, coarse=options.coarse, shown=shown)
+        from bigvit.labelling.predict import found
+        from bigvit.neighbours.given import refuse_too_many
+        from bigvit.visualize import drawing
+
+        files = found(options.images)
+        if picture is not None:
+            drawing.check(picture, "--picture")
+            if (count := options.examples or len(files)) > MOST:
+                raise ValueError(
+                    f"--picture: it shows {MOST} images at most, and {count:,} are named"
+                )
         refuse_too_many(top if listed else 1, len(asked.train), "--top")
         return asked
 
     def answer(asked: "Given") -> None:
+        from bigvit.neighbours.retrieve import Retrieval, draw, lines
+
         retrieval = Retrieval(asked, options.batch_size, options.workers, by)
         if listed:
-            source, ranked = files, list[Ranked]()
+            assert files is not None
             if options.examples is None:
-                ranked = retrieval.nearest(files, top)
-            elif asked.test is not None:
+                source, ranked = files, retrieval.nearest(files, top)
+            else:
+                assert asked.test is not None, "it was asked for"
                 source, ranked = asked.test, retrieval.examples(options.examples, top)
             for line in lines(ranked, source, asked.train):
                 print(json.dumps(line, ensure_ascii=False))

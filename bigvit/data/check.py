@@ -1,11 +1,10 @@
 """Whether a recipe's data are there, asked before anything heavy is loaded."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from bigvit.data.label_maps.maps import LabelMaps
-from bigvit.data.sources import Source, digits, find_level, matched, open_source
+from bigvit.data.sources import Source, digits, find_level, matched, open_own
 from bigvit.recipe import Data, Digits, Images, Recipe, Run
 
 
@@ -24,9 +23,8 @@ def check_data(data: Data, run: Run) -> None:
             digits.refuse_missing()
         case Images():
             root = run.data_root
-            own = replace(data, level="own")
-            train = open_source(own, "train", root)
-            test = open_source(own, "test", root) if data.tested else None
+            train = open_own(data, "train", root)
+            test = open_own(data, "test", root) if data.tested else None
             level = find_level(data.level, train.classes, root, run.classes_map)
             _compare(data, train, test, len(level.classes), root)
 

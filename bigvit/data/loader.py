@@ -4,7 +4,7 @@ import atexit
 import signal
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -78,25 +78,27 @@ class Mapped(NamedTuple):
 def _train_sample(
     source: Source,
     data: Data,
+    seen: Sequence[Data],
     seed: int,
     on_device: bool,
     maps: LabelMaps | None,
     place: TrainIndex,
 ) -> Sample:
     """The image of a place, varied as drawn for it, its further views, and its map; if it is bad,
-    another that the place alone decides on."""
+    another that the place alone decides on.
+
+    Args: seen: as `as_seen` makes it of the data.
+    """
     epoch, slot, id = place
     bad = list[int]()
-    seen = as_seen(data)
     scaled = isinstance(data, Images) and data.decode == "scaled"
     for attempt in range(ATTEMPTS):
         try:
             image = source.open(id)
-            size = image.size
-            each = [
-                augment.draw(own, seed, epoch, slot, size, view) for view, own in enumerate(seen)
-            ]
-            drawn, *others = each
+            drawn, *others = (
+                augment.draw(own, seed, epoch, slot, image.size, view)
+                for view, own in enumerate(seen)
+            )
             three = drawn.augment if on_device and isinstance(drawn.augment, Three) else None
             drawn = drawn._replace(augment=None) if three else drawn
             pixels, *views = augment.apply_all(image, [drawn, *others], scaled)
@@ -112,7 +114,6 @@ def _train_sample(
     return Sample(_blank(data), place.id, slot, False, tuple(bad))
 
 
-@lru_cache(maxsize=8)
 def as_seen(data: Data) -> list[Data]:
     """The data as each view is varied, the image itself first, then group by group."""
     further = enumerate(data.groups, start=1)
@@ -180,7 +181,8 @@ def train_batches(
                 here = zip(slots[start:stop].tolist(), ids[start:stop].tolist(), strict=True)
                 yield [TrainIndex(epoch, *pair) for pair in here]
 
-    sample = partial(_train_sample, source, recipe.data, recipe.seed, on_device, maps)
+    seen = as_seen(recipe.data)
+    sample = partial(_train_sample, source, recipe.data, seen, recipe.seed, on_device, maps)
     drawn = FIELDS if on_device else 0
     map_shape = None if maps is None else (*maps.form.cells, maps.form.top)
     of = source, sample, recipe.data, layout.micro_batch, workers
@@ -206,12 +208,8 @@ def test_batches(
 
     Places without an image left repeat the last one. Theirs, and a bad image's, have `valid` false.
     """
-    workers = workers if isinstance(data, Images) else 0  # digits need no decoding
-    images = _Batches(
-        source, partial(_sample, source, data, augment.test_image), data, size, workers
-    )
     places = test_places(len(source), size, rank, world)
-    for step, batch in enumerate(_stream(images, places, workers)):
+    for step, batch in enumerate(_tested(source, data, size, workers, places)):
         yield batch._replace(number=step, micro=0)
 
 
@@ -220,13 +218,18 @@ def shared_batches(
 ) -> Iterator[Batch]:
     """This rank's run of the batches in which one rank would see all test images: each is cut alike
     for any number of ranks, and a rank may have one more than another, or none."""
-    workers = workers if isinstance(data, Images) else 0
-    images = _Batches(
-        source, partial(_sample, source, data, augment.test_image), data, size, workers
-    )
     share = share_of(-(-len(source) // size), rank, world)
     places = islice(test_places(len(source), size, 0, 1), share.start, share.stop)
-    yield from _stream(images, places, workers)
+    return _tested(source, data, size, workers, places)
+
+
+def _tested(
+    source: Source, data: Data, size: int, workers: int, places: Iterator[list[TestIndex]]
+) -> Iterator[Batch]:
+    """Test images at places."""
+    workers = workers if isinstance(data, Images) else 0  # digits need no decoding
+    sample = partial(_sample, source, data, augment.test_image)
+    return _stream(_Batches(source, sample, data, size, workers), places, workers)
 
 
 def share_of(count: int, rank: int, world: int) -> range:

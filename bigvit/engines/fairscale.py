@@ -111,17 +111,13 @@ class FairscaleEngine:
             else:
                 working.copy_(master)
 
+    @settled
     def update(
         self,
         micro: Sequence[Pending],
         rates: Rates,
         check: Check | None = None,
         norms: bool = False,
-    ) -> StepInfo:
-        return settled(self.task, lambda: self._update(micro, rates, check, norms))
-
-    def _update(
-        self, micro: Sequence[Pending], rates: Rates, check: Check | None, norms: bool
     ) -> StepInfo:
         factor, each = (self.masters.loss_scale.scale, len(micro)), list[dict[str, Tensor]]()
         for i, inputs in enumerate(micro):

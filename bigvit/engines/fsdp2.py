@@ -73,9 +73,7 @@ class FSDP2Engine:
             block.register_forward_pre_hook(_own_copy)  # after torch's
         self.followers = list[FSDPModule]()
         if self.task.asked:
-            again: dict[str, Any] = policy | {
-                "reshard_after_forward": True
-            }  # no backward pass uses them
+            again = dict(policy, reshard_after_forward=True)  # no backward pass uses them
             follower = self.task.follower
             parts = [*follower.model.all_blocks(), follower]
             self.followers = [fully_shard(part, **again) for part in parts]
@@ -112,17 +110,13 @@ class FSDP2Engine:
             assert isinstance(p, DTensor), name
             yield name, p
 
+    @settled
     def update(
         self,
         micro: Sequence[Pending],
         rates: Rates,
         check: Check | None = None,
         norms: bool = False,
-    ) -> StepInfo:
-        return settled(self.task, lambda: self._update(micro, rates, check, norms))
-
-    def _update(
-        self, micro: Sequence[Pending], rates: Rates, check: Check | None, norms: bool
     ) -> StepInfo:
         factor, each = (self.masters.loss_scale.scale, len(micro)), list[dict[str, Tensor]]()
         for i, inputs in enumerate(micro):

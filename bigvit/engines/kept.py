@@ -4,6 +4,8 @@
 when it changes."""
 
 from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,20 +44,37 @@ def begin(task: Task, part: Slice) -> None:
         part.view[start - part.start : stop - part.start].copy_(fresh(of, start, stop).view(-1))
 
 
-def settled(task: Task, update: Callable[[], StepInfo]) -> StepInfo:
-    """Make an update, and tell objectives whether it was applied. Collective."""
-    try:
-        info = update()
-    except BaseException:
-        _forget(task)
-        raise
-    if not info.applied:
-        _forget(task)
+class HasTask(Protocol):
+    """An engine, as far as it is looked at here."""
+
+    task: Task
+
+
+E = TypeVar("E", bound=HasTask)
+P = ParamSpec("P")
+
+
+def settled(
+    update: Callable[Concatenate[E, P], StepInfo],
+) -> Callable[Concatenate[E, P], StepInfo]:
+    """An engine's update, after which objectives are told whether it was applied. Collective."""
+
+    @wraps(update)
+    def whole(engine: E, *args: P.args, **named: P.kwargs) -> StepInfo:
+        try:
+            info = update(engine, *args, **named)
+        except BaseException:
+            _forget(engine.task)
+            raise
+        if not info.applied:
+            _forget(engine.task)
+            return info
+        with torch.no_grad():
+            for each in engine.task.objectives.values():
+                each.applied()
         return info
-    with torch.no_grad():
-        for each in task.objectives.values():
-            each.applied()
-    return info
+
+    return whole
 
 
 def _forget(task: Task) -> None:

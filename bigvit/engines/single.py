@@ -43,17 +43,13 @@ class SingleEngine:
         self.masters = Masters(held, self.task, recipe, ranks, followers=self.task.following())
         meet(self.task, ranks)
 
+    @settled
     def update(
         self,
         micro: Sequence[Pending],
         rates: Rates,
         check: Check | None = None,
         norms: bool = False,
-    ) -> StepInfo:
-        return settled(self.task, lambda: self._update(micro, rates, check, norms))
-
-    def _update(
-        self, micro: Sequence[Pending], rates: Rates, check: Check | None, norms: bool
     ) -> StepInfo:
         losses = dict(zip(self.task.names, self._accumulate(micro).unbind(), strict=True))
         gradients = {name: p.grad for name, p in self.task.named_parameters()}

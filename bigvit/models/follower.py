@@ -6,7 +6,7 @@
 Shapes: B images, V views of each, D what is pooled before the head.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -60,8 +60,3 @@ class Follower(nn.Module):
 def pooled_of(model: Any, views: Tensor, draws: Any = None) -> Tensor:
     """What a `Backbone` pools before its head of views (B, V, C, h, w): (B, V, D)."""
     return model(views.flatten(0, 1), draws).cls.unflatten(0, views.shape[:2])
-
-
-def follows(names: Iterable[str]) -> dict[str, str]:
-    """Of a task's parameters those of a follower, with the names of what they follow."""
-    return {name: name.removeprefix(FOLLOWER) for name in names if name.startswith(FOLLOWER)}

@@ -80,11 +80,15 @@ class TimmModel(Backbone):
         return Output(logits, logits[:, :0, None], (0, 0), logits, {})
 
     def embed(self, images: Tensor) -> Tensor:
+        self._drop_nothing(len(images))
+        return before_head(self.net, images)
+
+    def _drop_nothing(self, images: int) -> None:
+        """In the next forward pass, of so many images."""
         for path in self.paths.values():
-            path.give([], len(images))
+            path.give([], images)
         for dropout in self.dropouts:
             dropout.keys = None
-        return before_head(self.net, images)
 
     def given(self, draws: TimmDraws) -> list[Drop]:
         """What each branch drops, in the order of the forward pass."""
@@ -101,10 +105,7 @@ class TimmModel(Backbone):
         Raises:
             ValueError: timm's model has none, or not such blocks.
         """
-        for path in self.paths.values():
-            path.give([], len(images))
-        for dropout in self.dropouts:
-            dropout.keys = None
+        self._drop_nothing(len(images))
         if not hasattr(self.net, "forward_intermediates"):
             raise ValueError(f"timm's {self.config.summary} gives no features of its blocks")
         asked = None if blocks is None else list(blocks)

@@ -1,7 +1,7 @@
 """What is asked, of which images: looked at before a model is read or an image decoded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +10,7 @@ from bigvit.checkpoint.manifest import read_manifest
 from bigvit.checkpoint.of_timm import TIMM
 from bigvit.checkpoint.run import class_names, classes_map_of, find_checkpoint, run_of
 from bigvit.data.levels import Level, coarser_level, own_level, read_level, read_map
-from bigvit.data.sources import Source, Split, find_level, matched, open_source
+from bigvit.data.sources import Source, Split, find_level, matched, open_own
 from bigvit.data.workers import workers_for
 from bigvit.labelling.predict import asked
 from bigvit.labelling.whole import WHOLE
@@ -131,9 +131,8 @@ def given(
         data = recipe_from_json(read_manifest(checkpoint).recipe).data
         names, its_map = class_names(run_of(checkpoint), data.classes), classes_map_of(checkpoint)
         folder = run_of(checkpoint) / FOLDER if keep is None else keep
-    own = replace(data, level="digit" if isinstance(data, Digits) else "own")
-    train = open_source(own, "train", root)
-    test = matched(open_source(own, "test", root), train) if tested else None
+    train = open_own(data, "train", root)
+    test = matched(open_own(data, "test", root), train) if tested else None
     trained = find_level(data.level, train.classes, root, its_map)
     if not other_classes:
         _refuse_others(name, names, trained.classes)

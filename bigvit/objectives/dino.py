@@ -28,8 +28,7 @@ class SelfDistillation(Objective):
         super().__init__("dino", dino.weight)
         self.dino, self.updates_per_epoch = dino, updates_per_epoch
         self.head = DinoHead(dino, dim)
-        self.seen = tuple(group for group in (*dino.large, *dino.small) if group)
-        self.asked = dino.large
+        self.seen, self.asked = dino.seen, dino.asked
         self.held = tuple(
             f"head.prototypes.{n}" for n, _ in self.head.prototypes.named_parameters()
         )

@@ -36,7 +36,7 @@ class NeighboursAndInstances(Objective):
             self.projector = Mlp(dim, hidden, projector.dim, projector.norm, "relu")
             dim, self.followed = projector.dim, "projector"
         if grafit.instance:
-            self.seen = self.asked = (grafit.views,)
+            self.seen, self.asked = grafit.seen, grafit.asked
             if predictor := grafit.predictor:
                 self.predictor = Mlp(dim, [predictor.hidden_dim], dim, predictor.norm, "relu")
         else:

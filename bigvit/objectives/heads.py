@@ -56,22 +56,15 @@ class Mlp(nn.Module):
         return self.last(x).unflatten(0, shape)
 
 
-class DinoHead(nn.Module):
+class DinoHead(Mlp):
     """DINO's head (arXiv:2104.14294, section 3.1 and appendix C): an MLP with GELU to a
     bottleneck, l2-normalised, and a last layer of unit rows."""
 
     def __init__(self, dino: Dino, dim: int) -> None:
-        super().__init__()
         hidden = [dino.hidden_dim] * dino.hidden_layers
-        mlp = Mlp(dim, hidden, dino.bottleneck_dim, dino.norm, "gelu")
-        self.hidden, self.last = mlp.hidden, mlp.last
+        super().__init__(dim, hidden, dino.bottleneck_dim, dino.norm, "gelu")
         self.prototypes = UnitRows(dino.bottleneck_dim, dino.outputs, dino.gain == "trained")
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., K), float32 or wider; statistics are of all rows."""
-        shape = x.shape[:-1]
-        x = x.flatten(0, -2)
-        for layer in self.hidden:
-            x = layer(x)
-        logits = self.prototypes(F.normalize(self.last(x), dim=1))
-        return logits.unflatten(0, shape)
+        return self.prototypes(F.normalize(super().forward(x), dim=-1))

@@ -233,10 +233,7 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
 
 def _trained(op: Op, recipe: Recipe) -> bool:
     """As `Task` says."""
-    name = f"{op.module}."
-    attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
-    used = recipe.classifies or not name.startswith(("head", "fc."))
-    return op.parameters > 0 and used and (recipe.trainable == "all" or attention)
+    return op.parameters > 0 and recipe.trains(f"{op.module}.")
 
 
 def _localizers(recipe: Recipe) -> Iterator[Op]:

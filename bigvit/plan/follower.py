@@ -2,6 +2,7 @@
 that their passes are planned as, and bytes. docs/plan.md has the formulas. No torch here."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from bigvit.plan.weights import Weight, followed_of
@@ -17,30 +18,19 @@ class Group(NamedTuple):
 
 def seen(recipe: Recipe) -> list[Group]:
     """Passes of the model beside that on the images themselves."""
-    return [_group(recipe, number) for number in sorted(_numbers(recipe, small=True)) if number]
+    each = (objective.seen for objective in _of_views(recipe))
+    return [_group(recipe, number) for number in sorted({*chain(*each)})]
 
 
 def asked(recipe: Recipe) -> list[Group]:
     """Passes of the follower, without gradient; none where there is no follower."""
-    return [_group(recipe, number) for number in sorted(_numbers(recipe, small=False))]
+    each = (objective.asked for objective in _of_views(recipe))
+    return [_group(recipe, number) for number in sorted({*chain(*each)})]
 
 
-def _numbers(recipe: Recipe, small: bool) -> set[int]:
-    """Numbers of groups that objectives look at.
-
-    Args:
-        small: by the model; else by the follower.
-    """
-    found = set[int]()
-    for each in recipe.objectives:
-        match each:
-            case Dino():
-                found |= {*each.large, *(each.small if small else ())}
-            case Grafit() if each.instance:
-                found.add(each.views)
-            case _:
-                pass
-    return found
+def _of_views(recipe: Recipe) -> list[Grafit | Dino]:
+    """Objectives that look at views."""
+    return [each for each in recipe.objectives if isinstance(each, Grafit | Dino)]
 
 
 def _group(recipe: Recipe, number: int) -> Group:

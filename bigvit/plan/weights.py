@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from bigvit.recipe import Dino, DRLoc, Grafit, ImageSize, Model, Muon, Objective, Recipe
 from bigvit.recipe.models.ops import Op
 from bigvit.recipe.muon import parts_of
+from bigvit.recipe.recipe import Trainable, trains
 from bigvit.recipe.views import views_of
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}  # of a number in a recipe's precision
@@ -64,11 +65,11 @@ def followed_of(recipe: Recipe) -> Weights:
 
 
 def _of_task(recipe: Recipe, predictors: bool) -> Weights:
-    size, only = recipe.data.image_size, recipe.trainable == "attention"
+    size = recipe.data.image_size
     qkv = recipe.optim.qkv if isinstance(recipe.optim, Muon) else None
     ops = (op for each in recipe.objectives for op in heads(each, recipe) if op.parameters)
     behind = tuple(op for op in ops if predictors or not op.module.startswith("predictor"))
-    return _weights(recipe.model, size, behind, only, recipe.classifies, qkv)
+    return _weights(recipe.model, size, behind, recipe.trainable, recipe.classifies, qkv)
 
 
 def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
@@ -92,7 +93,7 @@ def _weights(
     model: Model,
     size: ImageSize,
     behind: tuple[Op, ...],
-    only: bool,
+    trainable: Trainable,
     classifies: bool,
     qkv: Literal["split", "whole"] | None,
 ) -> Weights:
@@ -110,8 +111,7 @@ def _weights(
             layer = blocks + 1 if block is not None or blocks else 0
             for op in each:
                 place = None if block is None else block + number
-                used = classifies or not op.module.startswith(("head", "fc"))
-                trained = used and (not only or _attends(op.module))
+                trained = trains(f"{op.module}.", trainable, classifies)
                 mine = own if op.kind == "embedding" and "." not in op.module else found
                 mine += _of(op, place, layer, modules, trained)
                 modules += 1
@@ -131,11 +131,6 @@ def _for_muon(w: Weight, blocks: int, qkv: Literal["split", "whole"]) -> Weight:
     parts = w.parts if qkv == "split" and w.rows % w.parts == 0 else 1
     inside = w.decayed and 0 < w.layer <= blocks
     return w._replace(parts=parts, hidden=inside and w.rows > parts and w.size > w.rows)
-
-
-def _attends(module: str) -> bool:
-    """Whether a parameter is trained where the rest is frozen, as `Task` decides."""
-    return ".attn." in f"{module}." or module.startswith(("head", "pos_embed"))
 
 
 def _of(op: Op, block: int | None, layer: int, module: int, trained: bool) -> Iterator[Weight]:

@@ -37,6 +37,16 @@ class Dino:
     large: Groups  # groups of views that the follower sees, and the student; 0 the images
     small: Groups  # groups of views that the student alone sees
 
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """Groups of views that it wants of the model beside the images, group 0."""
+        return tuple(group for group in (*self.large, *self.small) if group)
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Groups of views that it wants of the follower; 0 too."""
+        return self.large
+
     def temperature(self, epoch: int) -> float:
         """The follower's in an epoch, counted from 0."""
         first, last = self.teacher_temperature

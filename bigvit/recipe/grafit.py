@@ -47,6 +47,16 @@ class Grafit:
     predictor: Predictor | None  # q; None: projections themselves are compared
     views: Annotated[int, Bound(1, 64)]  # the group of views that the instance loss compares (T)
 
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """Groups of views that it wants of the model."""
+        return (self.views,) if self.instance else ()
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Groups of views that it wants of the follower."""
+        return self.seen
+
     def ops(self, width: int, count: int, images: int) -> Iterator[Op]:
         """What is computed of an image, in float32, beside the trunk.
 

@@ -14,6 +14,7 @@ from bigvit.recipe.teacher import Teacher
 
 __all__ = ["Recipe"]
 
+Trainable = Literal["all", "attention"]
 ClipNorm = Annotated[float | None, Bound(1e-38, 1e30)]
 LayerDecay = Annotated[float, Bound(0.0, 1.0, above=True)]
 Ema = Annotated[float | None, Bound(0.0, 1.0, above=True, below=True)]
@@ -29,7 +30,7 @@ class Recipe:
     optim: Optimizer
     clip_norm: ClipNorm  # largest global gradient norm; None for no clipping
     schedule: Schedule
-    trainable: Literal["all", "attention"]  # attention: with positions and head; the rest is frozen
+    trainable: Trainable  # attention: with positions and head; the rest is frozen
     layer_decay: LayerDecay  # learning rate of a layer over that of the next one; 1 for none
     starts_from: str | None  # recipe of the weights to start from; None: from scratch
     resampling: Literal["antialiased", "plain"]  # how positions are brought to another grid
@@ -71,6 +72,10 @@ class Recipe:
         """Whether an objective trains the model's own head; else that is frozen, as it began."""
         return not all(isinstance(each, DRLoc | Grafit | Dino) for each in self.objectives)
 
+    def trains(self, name: str) -> bool:
+        """Whether a parameter of the model is trained, or stays as it began, by its name."""
+        return trains(name, self.trainable, self.classifies)
+
     @property
     def evaluated(self) -> bool:
         """Whether test images are counted while it trains: there are some, and a trained head."""
@@ -93,3 +98,10 @@ class Recipe:
         if self.data.mixing_group is not None:
             groups["data.mix.group"] = self.data.mixing_group
         return groups
+
+
+def trains(name: str, trainable: Trainable, classifies: bool) -> bool:
+    """Whether a recipe with these values trains a parameter of its model, by its name."""
+    attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
+    read = classifies or not name.startswith(("head", "fc."))
+    return read and (trainable == "all" or attention)

@@ -1,25 +1,16 @@
 """Views of an image in groups: what they are, and what objectives may ask. No torch here."""
 
 from bigvit.recipe.bounds import allow
-from bigvit.recipe.data import Data, Digits, Mix, MixToken
+from bigvit.recipe.data import Data
 from bigvit.recipe.dino import Dino
 from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models.pooling import AttentionPooling
 from bigvit.recipe.recipe import Recipe
 
 
-def groups_of(data: Data) -> int:
-    """Groups of views beside the image itself, which is group 0."""
-    if isinstance(data, Digits):
-        return int(data.views > 0)
-    return len(data.views)
-
-
 def views_of(data: Data, group: int) -> int:
     """Views of an image in a group."""
-    if not group:
-        return 1
-    return data.views if isinstance(data, Digits) else data.views[group - 1].count
+    return data.groups[group - 1].count if group else 1
 
 
 def check_views(recipe: Recipe) -> None:
@@ -61,7 +52,7 @@ def _check_grafit(path: str, grafit: Grafit, recipe: Recipe) -> None:
             f"{path}.predictor: nothing trains it without the instance loss; leave it out (None), "
             f"or --{path}.instance 1"
         )
-    if grafit.knn and _mixed(recipe.data):
+    if grafit.knn and recipe.data.mixing_group is not None:
         raise ValueError(
             f"{path}.knn: {grafit.knn} is not allowed with data.mix, as a mixed image has no "
             f"neighbours of its class; choose another data.mix (None), or --{path}.knn 0"
@@ -80,7 +71,7 @@ def _check_dino(path: str, dino: Dino, recipe: Recipe) -> None:
                 _check_group(f"{path}.{name}", group, recipe)
     if sum(views_of(recipe.data, group) for group in given) < 2:
         raise ValueError(f"{path}.large: one crop is not allowed; the loss compares two or more")
-    if 0 in given and _mixed(recipe.data):
+    if 0 in given and recipe.data.mixing_group is not None:
         raise ValueError(
             "data.mix: not allowed where images are crops of DINO (group 0), as a mixed image is "
             "of two; choose None"
@@ -93,7 +84,7 @@ def _check_dino(path: str, dino: Dino, recipe: Recipe) -> None:
 
 
 def _check_group(path: str, group: int, recipe: Recipe) -> None:
-    count = groups_of(recipe.data)
+    count = len(recipe.data.groups)
     there = f"1 to {count}, the groups of data.views" if count else "absent: data.views has none"
     allow(path, group, 1 <= group <= count, there)
 
@@ -113,7 +104,3 @@ def _check_features(path: str, recipe: Recipe) -> None:
             f"{path}: {type(recipe.model).__name__} pools a vector a class, and not one of the "
             "image; choose another model.pooling"
         )
-
-
-def _mixed(data: Data) -> bool:
-    return not isinstance(data, Digits) and isinstance(data.mix, Mix | MixToken)

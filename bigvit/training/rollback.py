@@ -60,8 +60,7 @@ class Met(Exception):
 
     def stops(self, more: str) -> Exception:
         """What ends the run."""
-        what = "update" if self.place.update == self.place.batch else "batch"  # some were skipped
-        return type(self.error)(f"{what} {self.batch}: {self.error}{more}")
+        return type(self.error)(f"{self.place.counted} {self.batch}: {self.error}{more}")
 
 
 class Back(NamedTuple):

@@ -181,9 +181,8 @@ def paragraph(found: Standing) -> list[str]:
     if status.get("exit_code"):
         first += f", exit code {status['exit_code']}"
     lines = [first + (f": {status['reason']}" if status.get("reason") else "")]
-    done = f"{'batch' if found.skipped else 'update'} {found.batch:,}" + (
-        "" if of is None else f" of {of:,}"
-    )
+    counted = "batch" if found.skipped else "update"
+    done = f"{counted} {found.batch:,}" + ("" if of is None else f" of {of:,}")
     if found.share is not None and found.epoch is not None:
         done += f", epoch {found.epoch:.4g} of {found.epochs} ({100 * found.share:.0f} %)"
     lines.append(done)

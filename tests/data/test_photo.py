@@ -211,6 +211,9 @@ def test_scaled_decoding_is_refused_where_it_is_no_faster(size: ImageSize):
     assert recipe_from_json(older).data == DATA
 
 
+FIRST = loader.TrainIndex(0, 0, 0)
+
+
 def test_a_recipe_trains_on_smaller_images_and_is_tested_on_exact_ones():
     content = files()["4:2:0 (640, 427)"]
     source: Any = SimpleNamespace(open=lambda id: Photo(content, str(id)))
@@ -220,7 +223,7 @@ def test_a_recipe_trains_on_smaller_images_and_is_tested_on_exact_ones():
     part = made.crop.part((640, 427), scaled=True)
     assert part.shrink > 1
     for each, wanted in ((scaled, part), (data, part._replace(shrink=1))):
-        found = loader._train_sample(source, each, 0, False, None, loader.TrainIndex(0, 0, 0))
+        found = loader._train_sample(source, each, [each], 0, False, None, FIRST)
         assert np.array_equal(found.image, by_pillow(content, wanted).transpose(2, 0, 1))
     one, other = (augment.test_image(Photo(content, ""), each) for each in (scaled, data))
     assert np.array_equal(one, other)

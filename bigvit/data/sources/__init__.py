@@ -21,6 +21,7 @@ __all__ = [
     "find_level",
     "levelled",
     "matched",
+    "open_own",
     "open_source",
     "open_splits",
     "renumbered",
@@ -56,12 +57,12 @@ def open_source(
     Raises:
         ValueError: they are not there, or cannot be read; or a class is of no class of the level.
     """
-    source = _open_own(data, split, root)
+    source = open_own(data, split, root)
     return levelled(source, find_level(data.level, source.classes, root, classes_map))
 
 
-def _open_own(data: Data, split: Split, root: Path | None) -> Source:
-    """The same by the data set's own classes."""
+def open_own(data: Data, split: Split, root: Path | None) -> Source:
+    """The same by the data set's own classes, whatever the recipe's level."""
     match data:
         case Digits():
             return DigitsSource(split)
@@ -89,11 +90,11 @@ def open_splits(
         ValueError: they are not there, cannot be read, or have other classes for testing; or a
             class is of no class of the recipe's level.
     """
-    train = _open_own(data, "train", root)
+    train = open_own(data, "train", root)
     level = find_level(data.level, train.classes, root, classes_map)
     if not data.tested:
         return levelled(train, level), None
-    test = _open_own(data, "test", root)
+    test = open_own(data, "test", root)
     try:
         return levelled(train, level), levelled(matched(test, train), level)
     except ValueError as error:

@@ -231,6 +231,11 @@ def shown(name: bytes) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
+def is_below(name: bytes) -> bool:
+    """Whether a name that a list has leads down from where it starts."""
+    return not name.startswith(b"/") and b".." not in name.split(b"/") and b"\0" not in name
+
+
 def is_plain(text: bytes) -> bool:
     """Whether names with zero bytes between them are all shown as they are."""
     if not text.translate(None, ASCII):  # ten times as fast

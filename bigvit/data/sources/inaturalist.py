@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bigvit.data.sources.folders import FileNames, FileSource, shown
+from bigvit.data.sources.folders import FileNames, FileSource, is_below, shown
 from bigvit.data.sources.source import Split
 
 RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")
@@ -51,7 +51,7 @@ def open_lists(root: Path, split: Split) -> FileSource:
             f"{file.name} is damaged, or not iNaturalist's list of images, annotations and "
             f"categories ({type(error).__name__}: {error}); get it again"
         ) from None
-    if strange := next((name for name in names if not _is_below(name)), None):
+    if strange := next((name for name in names if not is_below(name)), None):
         raise ValueError(
             f"{file.name} names a file outside of it, {shown(strange)!r}; names must lead from "
             "that folder down"
@@ -115,11 +115,6 @@ def _ranks(item: dict[str, Any]) -> dict[str, str]:
     """A category's ranks; none, where one is missing."""
     found = {rank: item[rank] for rank in RANKS if isinstance(item.get(rank), str)}
     return found if len(found) == len(RANKS) else {}
-
-
-def _is_below(name: bytes) -> bool:
-    """Whether a name leads down from where it starts."""
-    return not name.startswith(b"/") and b".." not in name.split(b"/") and b"\0" not in name
 
 
 def _needed(item: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bigvit.data.sources.folders import FileNames, FileSource, shown
+from bigvit.data.sources.folders import FileNames, FileSource, is_below, shown
 from bigvit.data.sources.source import Split
 
 
@@ -60,7 +60,7 @@ def open_listed(root: Path, form: Form, split: Split) -> FileSource:
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"{form.name}: a list is damaged ({what}); get it again") from None
     for place, (path, number) in enumerate(images):
-        if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        if not is_below(os.fsencode(path)):
             raise ValueError(
                 f"{form.name}: a list names a file outside of its folder, {path!r}; it is damaged"
             )

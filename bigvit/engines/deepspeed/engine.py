@@ -64,17 +64,13 @@ class DeepSpeedEngine:
         # every stage calls this with the norm known and no weight changed yet
         self.inside.optimizer.register_step_pre_hook(self._before_step)
 
+    @settled
     def update(
         self,
         micro: Sequence[Pending],
         rates: Rates,
         check: Check | None = None,
         norms: bool = False,
-    ) -> StepInfo:
-        return settled(self.task, lambda: self._update(micro, rates, check, norms))
-
-    def _update(
-        self, micro: Sequence[Pending], rates: Rates, check: Check | None, norms: bool
     ) -> StepInfo:
         scale = self.loss_scale.scale
         self.inside.set_loss_scale(scale)
