@@ -23,7 +23,8 @@ from bigvit.checkpoint.files import append
 
 TRAIN, TEST = "train", "test"  # folders of the curves, below the run's
 SHOWN = ("top1", "top5", "loss")  # of the test images, beside the hyper-parameters
-COUNT = itertools.count()  # files of one process and second have names of their own
+# files of one process and second have names of their own, in their order: readers sort them
+COUNT = itertools.count()
 
 
 class Board:
@@ -86,7 +87,7 @@ class Board:
         file, self.file = self.file, None
         if file is None:
             name = f"events.out.tfevents.{time.time():010.0f}.{platform.node()}.{os.getpid()}"
-            file = self.folder / f"{name}.{next(COUNT)}"
+            file = self.folder / f"{name}.{next(COUNT):06d}"
             events = [_event(file_version="brain.Event:2"), *self.start, *events]
             self.folder.mkdir(parents=True, exist_ok=True)
         append(file, _records(events))

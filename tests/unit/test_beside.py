@@ -2,6 +2,7 @@
 """What only watches a run: a write that fails ends nothing, and is made up for."""
 
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from bigvit.checkpoint import files
 from bigvit.checkpoint.files import append
+from bigvit.training import board
 from bigvit.training.beside import Beside
 from bigvit.training.board import Board
 
@@ -137,9 +139,12 @@ def drawn(folder: Path, name: str) -> dict[int, float]:
     return {event.step: event.value for event in board.Scalars(name)}
 
 
+@pytest.mark.parametrize("earlier", [0, 9, 99])
 def test_tensorboard_reads_what_was_written_around_a_failure_and_of_the_last_job(
-    tmp_path: Path,
+    earlier: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However many files the process has written before, in this second too."""
+    monkeypatch.setattr(board, "COUNT", itertools.count(earlier))
     first = Board(tmp_path, 1)
     for step in (1, 2, 3):
         first.add([("loss", 10.0 + step), ("norms/a", 0.5)], step, when=step)
