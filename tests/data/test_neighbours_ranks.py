@@ -99,6 +99,7 @@ def test_any_number_of_ranks_keeps_and_says_the_same(
     assert contents(together) == contents(alone) and len(contents(alone)) == 2
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_and_leaves_no_file(
     run: Path, tmp_path: Path
 ) -> None:

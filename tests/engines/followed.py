@@ -31,7 +31,8 @@ from bigvit.recipe import (
 WAYS = (0, 1, 2, 3, "fsdp2 full", "fsdp2 grads", "fairscale oss", "fairscale sdp")
 AGAIN = (2, 3)  # resumed on as many
 HALVES = (1, 3, "fsdp2 full")  # stopped, and resumed at another number of ranks
-REAL = (2, 3, "fsdp2 full")  # of Grafit and DINO, as halves too
+REAL = (3, "fsdp2 full")  # of Grafit and DINO, as halves too
+REAL_TOO = (2,)
 ROWS, WIDTH, OUTPUTS = 64, 5, 11
 
 
@@ -171,18 +172,31 @@ def followed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = WAYS) -> No
     with known():
         for way in ways:
             train(ranks, folder / f"followed {way}", recipe, **options(way))
-        for way in HALVES:
-            path = folder / f"followed halves {way}"
-            train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
         for way in AGAIN:
             path = folder / f"followed again {way}"
             train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
             train(ranks, path, recipe, resume="auto", **options(way))
         train(ranks, folder / "followed bf16", half, **options(3))
-    for way in REAL:
+    of_ours(ranks, folder, REAL)
+
+
+def of_ours(ranks: Ranks, folder: Path, ways: Sequence[int | str]) -> None:
+    """Runs of Grafit and DINO, and some that are stopped in mid-epoch."""
+    for way in ways:
         train(ranks, folder / f"real {way}", real, **options(way))
         path = folder / f"real halves {way}"
         train(ranks, path, real, stop_after=tiny.STOP, **options(way))
+
+
+def followed_stopped(ranks: Ranks, folder: Path) -> None:
+    """Runs of the tests' objective that are stopped in mid-epoch, and what one more way of ours
+    comes to."""
+    with known():
+        for way in HALVES:
+            train(ranks, folder / f"followed {way}", recipe, **options(way))
+            path = folder / f"followed halves {way}"
+            train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
+    of_ours(ranks, folder, REAL_TOO)
 
 
 def followed_halves(ranks: Ranks, folder: Path) -> None:
@@ -191,7 +205,12 @@ def followed_halves(ranks: Ranks, folder: Path) -> None:
         for way in HALVES:
             path = folder / f"followed halves {way}"
             train(ranks, path, recipe, resume="auto", **options(way))
-    for way in REAL:
+    ours_resumed(ranks, folder, REAL_TOO)
+
+
+def ours_resumed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = REAL) -> None:
+    """Those of Grafit and DINO."""
+    for way in ways:
         train(ranks, folder / f"real halves {way}", real, resume="auto", **options(way))
 
 
@@ -211,4 +230,4 @@ def followed_elsewhere(ranks: Ranks, folder: Path) -> None:
             )
 
 
-SCENARIOS = (followed, followed_halves, followed_elsewhere)
+SCENARIOS = (followed, ours_resumed, followed_stopped, followed_halves, followed_elsewhere)

@@ -43,8 +43,17 @@ def known() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def runs(warm, tmp_path_factory) -> Path:
     """Runs on two ranks; the stopped ones, resumed on one."""
-    folder = tmp_path_factory.mktemp("followed")
-    for world, name in ((2, "followed"), (1, "followed_halves")):
+    return made(warm, tmp_path_factory.mktemp("followed"), "followed", "ours_resumed")
+
+
+@pytest.fixture(scope="module")
+def more_runs(warm, tmp_path_factory) -> Path:
+    """The same of the slow tests."""
+    return made(warm, tmp_path_factory.mktemp("more"), "followed_stopped", "followed_halves")
+
+
+def made(warm, folder: Path, on_two: str, on_one: str) -> Path:
+    for world, name in ((2, on_two), (1, on_one)):
         done = warm(world, RANKS, folder, name, timeout=600)
         assert done.code == 0, done.output
     return folder
@@ -83,9 +92,10 @@ def test_an_engine_equals_single(way, runs, reference):
         assert apart <= ALLOWED * YARDSTICK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", followed.HALVES)
-def test_resumed_on_another_number_of_ranks(way, runs):
-    found, whole = held(runs / f"followed halves {way}"), held(runs / f"followed {way}")
+def test_resumed_on_another_number_of_ranks(way, more_runs):
+    found, whole = (held(more_runs / f"followed {each}{way}") for each in ("halves ", ""))
     apart = distance(found, whole)
     print(f"{way}: {apart:.2e}, {apart / YARDSTICK:.2f} yardsticks")
     assert apart <= ALLOWED * YARDSTICK
@@ -97,11 +107,17 @@ def of_ours() -> Weights:
 
 
 @pytest.mark.parametrize("run", ["", "halves "])
-@pytest.mark.parametrize("way", followed.REAL)
-def test_grafit_and_dino_equal_single(way, run, runs, of_ours):
+@pytest.mark.parametrize(
+    ("way", "where"),
+    [
+        *((way, "runs") for way in followed.REAL),
+        *(pytest.param(way, "more_runs", marks=pytest.mark.slow) for way in followed.REAL_TOO),
+    ],
+)
+def test_grafit_and_dino_equal_single(way, where, run, request, of_ours):
     """With their memory, their centre, and the average that follows; without a stop, and stopped
     on two ranks in mid-epoch and resumed on one."""
-    found = held(runs / f"real {run}{way}")
+    found = held(request.getfixturevalue(where) / f"real {run}{way}")
     kept = {name for name in found if name.startswith("kept ")}
     assert kept == {"kept heads.grafit.memory", "kept heads.dino.centre"}
     assert found["kept heads.grafit.memory"].shape == (1497, 8)
@@ -117,7 +133,7 @@ def test_grafit_and_dino_equal_single(way, run, runs, of_ours):
 
 @pytest.mark.slow
 def test_four_ranks_equal_single(warm, tmp_path, reference):
-    done = warm(2, RANKS, tmp_path, "followed", timeout=600)
+    done = warm(2, RANKS, tmp_path, "followed_stopped", timeout=600)
     assert done.code == 0, done.output
     done = warm(4, RANKS, tmp_path, "followed_elsewhere", timeout=600)
     assert done.code == 0, done.output

@@ -314,7 +314,7 @@ class Parallel(nn.Module):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("size", [224, 96])
+@pytest.mark.parametrize("size", [pytest.param(224, marks=pytest.mark.slow), 96])
 @pytest.mark.parametrize("packed", ["full checkpoint", "backbone alone"])
 @pytest.mark.parametrize("kind", ["deit", "deit3"])
 def test_dinos_vit_s_has_the_features_of_timms(

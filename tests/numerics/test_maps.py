@@ -57,7 +57,7 @@ def channels_first(maps: list[Tensor], like: list[Tensor]) -> list[Tensor]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("size", [(224, 224), (160, 256)])
+@pytest.mark.parametrize("size", [pytest.param((224, 224), marks=pytest.mark.slow), (160, 256)])
 @pytest.mark.parametrize("name", OURS)
 def test_maps_are_those_of_timm(name: str, size: tuple[int, int]) -> None:
     ours, theirs = both(name, size)
