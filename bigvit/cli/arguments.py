@@ -7,6 +7,7 @@ import shutil
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn, get_args
@@ -18,6 +19,8 @@ Add = Callable[..., argparse.ArgumentParser]
 """Adds a command: its name, what runs it, a line of help."""
 
 A_RECIPE = "a name, or FILE.py[:NAME]"
+SIZE = "--image-size"
+ALONE = 4.0  # seconds after which rank 0 would have said what is wrong
 OF_THE_RUN = " (default: the run's)"
 
 
@@ -111,6 +114,7 @@ class Parser(argparse.ArgumentParser):
         """
         if list(args[:1]) != ["launch"]:  # whose words are deepspeed's, and looked at there
             check_words(args)
+            args = _sizes_last(args)
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             self.error(f"there is no command {args[0]}{nearest(args[0], self.commands)}")
         options, rest = super().parse_known_args(args)
@@ -121,6 +125,17 @@ class Parser(argparse.ArgumentParser):
             hint = nearest(wrong.partition("=")[0], known) if _is_option(wrong) else ""
             options.command.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return options
+
+
+def _sizes_last(words: Sequence[str]) -> Sequence[str]:
+    """The words, `--image-size` and its numbers at the end: argparse would take what follows them,
+    as a photograph's name, for another number."""
+    if SIZE not in words:
+        return words
+    at = words.index(SIZE)
+    numbers = list(takewhile(str.isdecimal, words[at + 1 :]))
+    end = at + 1 + len(numbers)
+    return [*words[:at], *words[end:], SIZE, *numbers] if numbers else words
 
 
 def _is_option(word: str) -> bool:
@@ -150,7 +165,7 @@ def add_classes_map(command: argparse.ArgumentParser) -> None:
 
 def add_image_size(command: argparse.ArgumentParser) -> None:
     text = "another resolution: side, or height and width, pixels"
-    command.add_argument("--image-size", number=Side, nargs="+", metavar="PIXELS", help=text)
+    command.add_argument(SIZE, number=Side, nargs="+", metavar="PIXELS", help=text)
 
 
 def add_ema(command: argparse.ArgumentParser) -> None:
@@ -205,12 +220,16 @@ def refuse_other_kind(path: Path, endings: Sequence[str], what: str = "--out") -
 
 
 def refused_once(error: Exception) -> int:
-    """The exit code of a rank that meets bad input, which rank 0 says: it raises that again."""
+    """The exit code of a rank that meets bad input, which rank 0 says: it raises that again. What a
+    host's ranks alone meet, the first of them says: then rank 0 has not ended them all by now."""
     from bigvit.ranks.launched import launched
 
-    if launched().rank == 0:
+    here = launched()
+    if here.rank != 0:
+        time.sleep(ALONE)  # the launcher ends all of its host once one has ended
+    if here.local == 0:
         raise error
-    time.sleep(2)  # the launcher ends all of its host once one has ended
+    time.sleep(ALONE)
     return 2
 
 

@@ -208,7 +208,7 @@ def test_evaluate_and_attention_take_height_and_width(
     picture = str(tmp_path / "val" / "class0" / "0.png")
     out = tmp_path / "pictures"
     assert (
-        main(["attention", str(run), picture, "--out", str(out), *options[-len(words) - 1 :]]) == 0
+        main(["attention", str(run), *options[-len(words) - 1 :], picture, "--out", str(out)]) == 0
     )
     assert (out / "index.html").is_file()
 

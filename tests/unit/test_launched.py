@@ -1,8 +1,13 @@
 """What launchers say of a rank by variables."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from each import each_of
 
+from bigvit.cli import arguments
+from bigvit.cli import main as bigvit
 from bigvit.ranks.launched import INSTEAD, Launched, launched
 from bigvit.train import main
 
@@ -75,3 +80,21 @@ def test_what_a_launcher_was_asked_for_in_vain_is_refused(variables, capsys, sai
     assert main(["digits_vit"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and named in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("local, said", [(0, True), (1, False)])
+def test_what_another_host_alone_meets_is_said_there_once(
+    variables: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: Any,
+    local: int,
+    said: bool,
+):
+    monkeypatch.setattr(arguments, "ALONE", 0.01)  # rank 0 sees the run, and says nothing
+    own = {"RANK": str(2 + local), "LOCAL_RANK": str(local), "LOCAL_SIZE": "2", "WORLD_SIZE": "4"}
+    variables(own)
+    gone = tmp_path / "gone"
+    for command in (["neighbours", str(gone)], ["label-maps", str(gone), "--out", str(tmp_path)]):
+        assert bigvit(command) == 2
+        assert (str(gone) in capsys.readouterr().err) == said
