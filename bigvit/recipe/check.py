@@ -26,6 +26,7 @@ from bigvit.recipe.data import (
     Views,
 )
 from bigvit.recipe.depth import sides
+from bigvit.recipe.models.timm import Timm
 from bigvit.recipe.models.uniform import TokenLabeled
 from bigvit.recipe.objective import (
     BinaryCrossEntropy,
@@ -92,7 +93,17 @@ def check_training(recipe: Recipe) -> None:
     if recipe.trainable == "attention" and not recipe.model.has_attention:
         raise ValueError(
             f"trainable: attention is not allowed; {type(recipe.model).__name__} has none, and its "
-            "head alone would be trained: --trainable all"
+            "head alone would be trained: --trainable all, or head"
+        )
+    if recipe.trainable == "head" and isinstance(recipe.model, Timm):
+        raise ValueError(
+            "trainable: head is not allowed; which weights a model's head has timm alone knows: "
+            "--trainable all"
+        )
+    if recipe.trainable == "head" and not recipe.classifies:
+        raise ValueError(
+            "trainable: head is not allowed; no objective of this recipe trains a classifier: "
+            "--trainable all"
         )
 
 

@@ -14,7 +14,7 @@ from bigvit.recipe.teacher import Teacher
 
 __all__ = ["Recipe"]
 
-Trainable = Literal["all", "attention"]
+Trainable = Literal["all", "attention", "head"]
 ClipNorm = Annotated[float | None, Bound(1e-38, 1e30)]
 LayerDecay = Annotated[float, Bound(0.0, 1.0, above=True)]
 Ema = Annotated[float | None, Bound(0.0, 1.0, above=True, below=True)]
@@ -30,7 +30,8 @@ class Recipe:
     optim: Optimizer
     clip_norm: ClipNorm  # largest global gradient norm; None for no clipping
     schedule: Schedule
-    trainable: Trainable  # attention: with positions and head; the rest is frozen
+    # attention: with positions and head; head: that alone, on a frozen trunk
+    trainable: Trainable
     layer_decay: LayerDecay  # learning rate of a layer over that of the next one; 1 for none
     starts_from: str | None  # recipe of the weights to start from; None: from scratch
     resampling: Literal["antialiased", "plain"]  # how positions are brought to another grid
@@ -104,4 +105,6 @@ def trains(name: str, trainable: Trainable, classifies: bool) -> bool:
     """Whether a recipe with these values trains a parameter of its model, by its name."""
     attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
     read = classifies or not name.startswith(("head", "fc."))
+    if trainable == "head":
+        return read and name.startswith(("head", "aux_head", "fc."))
     return read and (trainable == "all" or attention)

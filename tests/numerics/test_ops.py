@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from each import each_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -145,6 +146,21 @@ def test_backward_keeps_what_is_said_of_objectives(name: str, precision: str):
         of(name, NONE, precision), objectives=(CrossEntropy(1.0, 0.1, class_weights=None), DRLOC)
     )
     assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03)
+
+
+@each_of("name", MODELS)
+def test_a_head_alone_is_trained_and_little_is_kept(name: str):
+    whole = of(name)
+    recipe = replace(whole, trainable="head")
+    with torch.device("meta"):
+        task = Task(recipe)
+    trained = {path for path, weight in task.named_parameters() if weight.requires_grad}
+    every = {path for path, _ in task.named_parameters()}
+    heads = {
+        path for path in every if path.split(".")[1] in ("head", "head_dist", "aux_head", "fc")
+    }
+    assert trained == heads and len(trained) >= 2
+    assert kept_bytes(recipe, BATCH) < 0.1 * kept_bytes(whole, BATCH)
 
 
 @pytest.mark.parametrize("name", ["vit", "parallel", "cait"])

@@ -10,7 +10,11 @@ from bigvit.recipe.check import check_recipe, check_training, leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import recipe_from_json, to_json
 
-RECIPES = {name: each for name, each in all_recipes().items() if name.startswith("patchconvnet_")}
+RECIPES = {
+    name: each
+    for name, each in all_recipes().items()
+    if name.startswith("patchconvnet_") and "ImageNet" in str(each.data)
+}  # test_transfer.py has the others
 
 SIZES: dict[str, tuple[Any, ...]] = {
     # dim, depth, LayerScale, drop-path, the same where it is fine-tuned, parameters
