@@ -22,13 +22,14 @@ from bigvit.cli import (
     runs,
     status,
     train,
+    transfer,
 )
 from bigvit.cli.arguments import Parser
 
 SUBJECTS = {
     "Recipes": ("list", "show", "diff", "new", "samples"),
     "Before a run": ("plan", "rehearse", "doctor"),
-    "A run": ("train", "status", "report", "stop", "checkpoints", "verify"),
+    "A run": ("train", "transfer", "status", "report", "stop", "checkpoints", "verify"),
     "A trained model": ("evaluate", "compare", "predict", "export", "label-maps"),
     "Its features": ("neighbours", "retrieve", "probe"),
     "Inside a model": ("attention", "offsets", "branches", "patches"),
@@ -71,7 +72,7 @@ def _parser() -> Parser:
         parser.commands[name] = command
         return command
 
-    about_runs = (train, plan, rehearse, runs, status, report)
+    about_runs = (train, transfer, plan, rehearse, runs, status, report)
     for subject in (recipes, new, *about_runs, hosts, models, neighbours, export, pictures):
         subject.add(add)
     completion.add(add, parser)

@@ -2,7 +2,6 @@
 scripts`: what starts one on several machines."""
 
 import argparse
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,17 +30,9 @@ def _train(options: argparse.Namespace) -> int:
     from bigvit.recipe.parse import parse
 
     command = parse(words, "bigvit train")  # what is wrong is said once, and at once
-    from bigvit.hosts.launch import devices, launch
-    from bigvit.ranks.launched import free_port
+    from bigvit.hosts.launch import ranks_here, train_here
 
-    found = devices()
-    if not found:  # else DeepSpeed's launchers look for one, and warn that there is none
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    if ranks is None:
-        ranks = 1 if command.run.engine == "single" else max(1, found)
-
-    launcher = ["--num_accelerators", str(ranks), "--master_port", str(free_port())]
-    return launch([*launcher, str(_folder() / "train.py"), *words])
+    return train_here(words, ranks_here(command.run.engine, ranks))
 
 
 def _ranks(words: Sequence[str]) -> tuple[list[str], int | None]:

@@ -27,6 +27,7 @@ from types import FrameType
 import psutil
 
 from bigvit.hosts.hostfile import check_host, import_path, in_files, read_hostfile
+from bigvit.ranks.launched import free_port
 from bigvit.ranks.stopping import SIGNALS, die_with_parent
 
 AGAIN = 1.0  # seconds between signals to the ranks
@@ -89,6 +90,27 @@ def _as_launcher() -> None:
     that only start later find out by it."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     die_with_parent()
+
+
+def train_here(words: Sequence[str], ranks: int) -> int:
+    """Train on this machine, and return the exit code.
+
+    Args:
+        words: a recipe and its options, as `scripts/train.py` takes them.
+        ranks: processes, as `ranks_here` counts them.
+    """
+    launcher = ["--num_accelerators", str(ranks), "--master_port", str(free_port())]
+    return launch([*launcher, str(Path(__file__).parents[1] / "scripts" / "train.py"), *words])
+
+
+def ranks_here(engine: str, asked: int | None) -> int:
+    """Ranks of a training on this machine: what is asked for, or one a device."""
+    found = devices()
+    if not found:  # else DeepSpeed's launchers look for one, and warn that there is none
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if asked is not None:
+        return asked
+    return 1 if engine == "single" else max(1, found)
 
 
 def devices() -> int:

@@ -56,7 +56,7 @@ def find_recipe(name: str) -> tuple[str, Recipe]:
     """
     path, _, inner = name.partition(":")
     if path.endswith(".py"):
-        recipes = _own(_recipes_of(_module_at(Path(path))))
+        recipes = recipes_in(Path(path))
         if not inner and len(recipes) == 1:
             inner = next(iter(recipes))
         if inner in recipes:
@@ -75,6 +75,15 @@ def find_recipe(name: str) -> tuple[str, Recipe]:
     near = difflib.get_close_matches(wanted, recipes, n=3, cutoff=0.5)
     hint = f"the nearest are {', '.join(near)}" if near else "`bigvit list` shows all"
     raise ValueError(f"no recipe is named {wanted!r} in {where}; {hint}")
+
+
+def recipes_in(path: Path) -> dict[str, Recipe]:
+    """The recipes of a user's file by name, as it has them.
+
+    Raises:
+        ValueError: it is not there, or cannot be read as Python.
+    """
+    return _own(_recipes_of(_module_at(path)))
 
 
 def _recipes_of(module: ModuleType) -> dict[str, Recipe]:

@@ -1,0 +1,1 @@
+"""One model tuned on many data sets, and a table of what came of it."""
