@@ -1,5 +1,7 @@
 """Small models on scikit-learn's scanned digits: real training that takes a minute on a CPU."""
 
+from dataclasses import replace
+
 from bigvit.recipe import (
     AdamW,
     ClassToken,
@@ -44,4 +46,14 @@ digits_vit = Recipe(
     ema=None,
     ema_end=None,
     seed=0,
+)
+
+digits_vit_ft_parity = replace(  # for `bigvit transfer`
+    digits_vit,
+    source="bigvit: whether a digit is odd or even, tuned from digits_vit, no paper",
+    model=replace(digits_vit.model, num_classes=2),
+    data=replace(digits_vit.data, level="parity"),
+    optim=replace(digits_vit.optim, lr=4e-4),
+    schedule=replace(digits_vit.schedule, epochs=5, warmup_epochs=1),
+    starts_from="digits_vit",
 )

@@ -22,7 +22,7 @@ def add(add: Add) -> None:
         "is done; 1: one failed, which the table says; 2: bad input, nothing began; 85: stopped "
         "on request."
     )
-    command = add("transfer", _transfer, text, epilog=more)
+    command = add("transfer", _transfer, text, epilog=more, allow_abbrev=False)
     text = "what starts: a run folder (its newest checkpoint), RUN@best, a checkpoint, an export, "
     command.add_argument("model", metavar="RUN", help=f"{text}a file of weights, or timm:NAME")
     text = (

@@ -133,9 +133,9 @@ def _prepared(part: Part, folder: Path, table: Table, asked: Asked) -> Prepared:
     words += ["--trainable", asked.trainable] if asked.trainable is not None else []
     words += asked.options
     command = parse(words, "bigvit train")
-    start = plan_start(command)
-    state = _status(start.folder).get("state")
-    done, fault = state == "done", ""
+    _wait_for(folder / part.name)
+    plan_start(command)
+    done, fault = _status(folder / part.name).get("state") == "done", ""
     if not done:
         try:
             check_data(command.recipe.data, command.run)
@@ -216,7 +216,6 @@ def _trained(each: Prepared, row: Row, ranks: int) -> Row:
     """Train a part, and say what came of it."""
     path = each.command.run.run_dir
     assert path is not None
-    _wait_for(path)
     began = metrics.utc_now()
     code = train_here(each.words, ranks)
     if code == DONE:
@@ -248,10 +247,17 @@ def _status(path: Path) -> Mapping[str, Any]:
 
 
 def _wait_for(path: Path) -> None:
-    """Wait for ranks of an earlier call, which was killed, to leave a run folder."""
+    """Wait for ranks of an earlier call, which was killed, to leave a run folder.
+
+    Raises:
+        ValueError: they don't.
+    """
     deadline = time.monotonic() + ENDING
-    while _status(path).get("state") in GOING_ON and time.monotonic() < deadline:
-        time.sleep(1)
+    while (status := _status(path)).get("state") in GOING_ON:
+        if time.monotonic() > deadline:
+            who = f"process {status.get('process')} on {status.get('host')}"
+            raise ValueError(f"{path} is in use by another job ({who}); wait for it, or stop it")
+        time.sleep(0.5)
 
 
 class _heard:

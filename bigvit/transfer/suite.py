@@ -19,6 +19,7 @@ MARK = "*"
 DATASETS = (
     *("cifar10", "cifar100", "flowers102", "cars196", "inat18", "inat19", "food101", "pets"),
     *("svhn", "clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+    "parity",  # of the digits, which are bundled
 )
 """The data sets of recipes for transfer, as their names call them."""
 

@@ -145,11 +145,11 @@ def begun(before: Path, out: Path, *more: str) -> "subprocess.Popen[bytes]":
     deadline = time.monotonic() + 60
     while not list(out.glob("flowers102/checkpoints/step_*")):
         assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.02)
     return process
 
 
-LONG = ["--schedule.epochs", "3000", "--evaluate-every", "1000", "--checkpoint-every", "50"]
+LONG = ["--schedule.epochs", "400", "--evaluate-every", "200", "--checkpoint-every", "20"]
 
 
 @pytest.mark.slow
@@ -171,9 +171,9 @@ def test_what_was_interrupted_goes_on(how: signal.Signals, before: Path, tmp_pat
     roots = (f"flowers102={before / 'sets' / 'flowers102'}",)
     assert main(words(before, alone, *LONG, roots=roots)) == 0
     for run in (out, alone):
-        assert (run / "flowers102" / "checkpoints" / "step_00003000").is_dir()
-    _, one = read_weights(out / "flowers102" / "checkpoints" / "step_00003000")
-    _, two = read_weights(alone / "flowers102" / "checkpoints" / "step_00003000")
+        assert (run / "flowers102" / "checkpoints" / "step_00000400").is_dir()
+    _, one = read_weights(out / "flowers102" / "checkpoints" / "step_00000400")
+    _, two = read_weights(alone / "flowers102" / "checkpoints" / "step_00000400")
     assert all(weight.equal(two[name]) for name, weight in one.items())
 
 
@@ -264,15 +264,17 @@ def run_of(path: Path, name: str) -> str:
 
 def test_recipes_follow_from_the_run(tmp_path: Path) -> None:
     assert pattern_of(run_of(tmp_path / "a", "deit3_b16_in1k_224")) == "deit3_b16_in1k_224_ft_*"
-    assert pattern_of(run_of(tmp_path / "b", "t2t_vit_14_in1k_300e")).count("*") == 1 or True
+    of_s60 = run_of(tmp_path / "b", "patchconvnet_s60_in1k_224")  # at 224 and 320
+    assert pattern_of(of_s60) == "patchconvnet_s60_in1k_224_ft_*"
     with pytest.raises(ValueError, match=r"swin_t_\*_ft, drloc_swin_t_\*_ft"):
         pattern_of(run_of(tmp_path / "c", "swin_t_in1k_300e"))
     with pytest.raises(ValueError, match="no recipe on another data set"):
-        pattern_of(run_of(tmp_path / "d", "digits_vit"))
-    assert set(recipes_of("deit3_b16_in1k_224_ft_*")) == set(DATASETS)
+        pattern_of(run_of(tmp_path / "d", "photos_vit_64"))
+    assert pattern_of(run_of(tmp_path / "e", "digits_vit")) == "digits_vit_ft_*"
+    assert set(recipes_of("deit3_b16_in1k_224_ft_*")) == set(DATASETS[:15])
     assert set(recipes_of("drloc_swin_t_*_ft")) == {
         *("cifar10", "cifar100", "flowers102", "svhn"),
-        *DATASETS[-6:],
+        *DATASETS[9:15],
     }
 
 
@@ -285,7 +287,6 @@ def test_a_folder_of_data_sets_gives_those_with_their_names(before: Path) -> Non
 
 
 def test_every_figure_is_of_a_recipe() -> None:
-    """The figures themselves are compared with the tables that recipes cite."""
     tables = _published()["tables"]
     known = {
         table["recipes"].replace("*", name): table for table in tables for name in table["top1"]

@@ -15,7 +15,9 @@ from bigvit.recipe.find import all_recipes, by_paper
 CASES = {  # what stands on the line, the last word half typed: what is offered
     ("exp",): {"export"},
     ("export", "run", "--on"): {"--onnx"},
-    ("show", "digits_v"): {"digits_vit"},
+    ("show", "digits_v"): {"digits_vit", "digits_vit_ft_parity"},
+    ("transfer", "run", "--rec"): {"--recipes"},
+    ("transfer", "run", "--optim.l"): {"--optim.lr"},
     ("train", "digits_vit", "--optim.l"): {"--optim.lr"},
     ("train", "digits_vit", "--micro"): {"--micro-batch"},
     ("completion", ""): {"bash", "zsh", "fish"},
