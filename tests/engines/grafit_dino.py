@@ -1,0 +1,174 @@
+"""What a rank does to show that Grafit and DINO together, with small crops of another size, are
+the same under every engine: a memory cut by images, a centre, three heads, and a follower."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import precision
+import tiny
+from launched import Way, options, train
+from others import two_hosts
+from sklearn.datasets import load_digits
+
+from bigvit.ranks.joining import Ranks
+from bigvit.recipe import (
+    CrossEntropy,
+    Dino,
+    Grafit,
+    Images,
+    Predictor,
+    Projector,
+    RandomResizedCrop,
+    Recipe,
+    Views,
+)
+
+UPDATES, STOP = 8, 4  # of two epochs of six, of which the last layer of DINO's head has one
+IMAGES = 900  # 36 of them are left over at the end of an epoch
+WAYS: tuple[Way, ...] = (0, 1, 2, 3, "fsdp2 full", "fsdp2 grads", "fairscale oss", "fairscale sdp")
+ORDINARY: tuple[Way, ...] = (3, "fsdp2 full")
+MORE = tuple(way for way in WAYS if way not in ORDINARY)
+OFFLOADED: dict[str, dict[str, Any]] = {
+    "zero2_offload": {"sharding": "zero2_offload"},
+    "zero3_offload": {"sharding": "zero3_offload"},
+    "full_offload": {"engine": "fsdp2", "sharding": "full_offload"},
+}
+COMPILED: tuple[Way, ...] = (2, "fsdp2 full")
+HALVED: tuple[Way, ...] = (*range(4), "fsdp2 full", "fairscale sdp")  # fp16
+
+
+def crop(low: float, high: float) -> RandomResizedCrop:
+    return RandomResizedCrop(scale=(low, high), ratio=(3 / 4, 4 / 3), interpolation="bicubic")
+
+
+data = Images(
+    dataset="scikit-learn's digits",
+    train_images=IMAGES,
+    test_images=0,
+    held_out=0.0,
+    classes=10,
+    image_size=8,
+    crop=crop(0.4, 1.0),
+    flip=0.0,
+    augment=None,
+    erasing=0.0,
+    views=(
+        Views(2, 8, crop(0.4, 1.0), flip=0.0, augment=None, erasing=0.0),
+        Views(2, 4, crop(0.1, 0.4), flip=0.5, augment=None, erasing=0.0),
+    ),
+    level="own",
+    repeats=1,
+    mix=None,
+    mean=(0.305,) * 3,
+    std=(0.376,) * 3,
+    test_crop_ratio=1.0,
+    decode="exact",
+)
+recipe: Recipe = replace(
+    tiny.lamb,
+    model=replace(tiny.lamb.model, depth=2, in_chans=3),
+    data=data,
+    optim=replace(tiny.adamw.optim, weight_decay_end=0.4),
+    objectives=(
+        Grafit(
+            weight=1.0,
+            knn=1.0,
+            instance=1.0,
+            sigma=0.1,
+            projector=Projector(hidden_dim=24, norm="none", dim=8),
+            predictor=Predictor(hidden_dim=16, norm="none"),
+            views=1,
+        ),
+        Dino(
+            weight=1.0,
+            outputs=32,
+            hidden_dim=16,
+            hidden_layers=2,
+            bottleneck_dim=8,
+            norm="none",
+            gain="one",
+            student_temperature=0.1,
+            teacher_temperature=(0.04, 0.07),
+            warmup_epochs=2,
+            centre_momentum=0.9,
+            held_epochs=1,
+            large=(0, 1),
+            small=(2,),
+        ),
+    ),
+    schedule=replace(tiny.adamw.schedule, epochs=2, warmup_epochs=0),
+    ema=0.8,
+    ema_end=1.0,
+)
+
+
+def write_digits(root: Path) -> Path:
+    """The first scanned digits as MNIST's files are laid out (big-endian header, then bytes)."""
+    found: Any = load_digits()
+    pixels = (found.images[:IMAGES] * (255 / 16)).astype(np.uint8)
+    root.mkdir(parents=True, exist_ok=True)
+    for kind, values in (("images-idx3", pixels), ("labels-idx1", found.target[:IMAGES])):
+        header = np.array([0x800 + values.ndim, *values.shape], ">i4").tobytes()
+        content = header + values.astype(np.uint8).tobytes()
+        (root / f"train-{kind}-ubyte").write_bytes(content)
+    return root
+
+
+def run(
+    ranks: Ranks, folder: Path, name: str, way: Way | dict[str, Any], of: Recipe = recipe, **more: Any
+) -> Path:
+    """A run of the digits in FOLDER/digits."""
+    root = folder / "digits"
+    if ranks.rank == 0 and not root.exists():
+        write_digits(root)
+    ranks.agree(0)
+    chosen = way if isinstance(way, dict) else options(way)
+    given = {"stop_after": UPDATES, **chosen, "data_root": root, **more}
+    train(ranks, folder / name, of, **given)
+    return folder / name
+
+
+def halves(ranks: Ranks, folder: Path, way: Way) -> None:
+    """One that is stopped in mid-epoch, for others to resume, and a copy that is resumed here."""
+    path = run(ranks, folder, f"halves {way}", way, stop_after=STOP)
+    again = folder / f"again {way}"
+    if ranks.rank == 0:
+        shutil.copytree(path, again)
+    ranks.agree(0)
+    run(ranks, folder, again.name, way, resume="auto")
+
+
+def grafit_dino(ranks: Ranks, folder: Path, ways: Sequence[Way] = ORDINARY) -> None:
+    """Without a stop, and stopped."""
+    for way in ways:
+        run(ranks, folder, f"whole {way}", way)
+        halves(ranks, folder, way)
+
+
+def grafit_dino_resumed(ranks: Ranks, folder: Path, ways: Sequence[Way] = ORDINARY) -> None:
+    """The stopped ones resumed, in micro-batches of the same images."""
+    micro = tiny.cut(recipe, ranks.world).micro_batch
+    for way in ways:
+        run(ranks, folder, f"halves {way}", way, resume="auto", micro_batch=micro)
+
+
+def grafit_dino_more(ranks: Ranks, folder: Path) -> None:
+    """What the ordinary tests leave out."""
+    grafit_dino(ranks, folder, MORE)
+
+
+def grafit_dino_resumed_more(ranks: Ranks, folder: Path) -> None:
+    """Those."""
+    grafit_dino_resumed(ranks, folder, MORE)
+
+
+SCENARIOS = (
+    grafit_dino,
+    grafit_dino_resumed,
+    grafit_dino_more,
+    grafit_dino_resumed_more,
+)
