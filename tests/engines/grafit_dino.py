@@ -1,14 +1,16 @@
 """What a rank does to show that Grafit and DINO together, with small crops of another size, are
 the same under every engine: a memory cut by images, a centre, three heads, and a follower."""
 
+import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import precision
+import rolled
 import tiny
 from launched import Way, options, train
 from others import two_hosts
@@ -16,7 +18,6 @@ from sklearn.datasets import load_digits
 
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import (
-    CrossEntropy,
     Dino,
     Grafit,
     Images,
@@ -29,16 +30,21 @@ from bigvit.recipe import (
 
 UPDATES, STOP = 8, 4  # of two epochs of six, of which the last layer of DINO's head has one
 IMAGES = 900  # 36 of them are left over at the end of an epoch
-WAYS: tuple[Way, ...] = (0, 1, 2, 3, "fsdp2 full", "fsdp2 grads", "fairscale oss", "fairscale sdp")
-ORDINARY: tuple[Way, ...] = (3, "fsdp2 full")
-MORE = tuple(way for way in WAYS if way not in ORDINARY)
-OFFLOADED: dict[str, dict[str, Any]] = {
-    "zero2_offload": {"sharding": "zero2_offload"},
-    "zero3_offload": {"sharding": "zero3_offload"},
-    "full_offload": {"engine": "fsdp2", "sharding": "full_offload"},
+WAYS: tuple[Way, ...] = (0, 2, 3, "fsdp2 full", "fairscale sdp")
+MORE_WAYS: tuple[Way, ...] = (1, "fsdp2 grads", "fairscale oss")
+HALVED: tuple[Way, ...] = (3, "fsdp2 full")
+MORE_HALVED = tuple(way for way in (*WAYS, *MORE_WAYS) if way not in HALVED)
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "zero2 offloaded": {"sharding": "zero2_offload"},
+    "zero3 offloaded": {"sharding": "zero3_offload"},
+    "fsdp2 offloaded": {"engine": "fsdp2", "sharding": "full_offload"},
+    "zero3 recomputed": {"sharding": "zero3", "checkpoint_activations": 0.5},
+    "fsdp2 recomputed": {"engine": "fsdp2", "checkpoint_activations": 0.5},
+    "zero2 compiled": {"sharding": "zero2", "compile": True},
+    "fsdp2 compiled": {"engine": "fsdp2", "compile": True},
+    "fairscale compiled": {"engine": "fairscale", "compile": True},
 }
-COMPILED: tuple[Way, ...] = (2, "fsdp2 full")
-HALVED: tuple[Way, ...] = (*range(4), "fsdp2 full", "fairscale sdp")  # fp16
+SCALED: tuple[Way, ...] = (*range(4), "fsdp2 full", "fairscale sdp")
 
 
 def crop(low: float, high: float) -> RandomResizedCrop:
@@ -106,6 +112,16 @@ recipe: Recipe = replace(
 )
 
 
+scaled = replace(  # a gradient that does not overflow by itself
+    recipe,
+    precision="fp16",
+    batch_size=48,
+    model=replace(recipe.model, depth=1),
+    objectives=tuple(replace(each, weight=0.1) for each in recipe.objectives),
+)
+longer = replace(recipe, schedule=replace(recipe.schedule, epochs=4))
+
+
 def write_digits(root: Path) -> Path:
     """The first scanned digits as MNIST's files are laid out (big-endian header, then bytes)."""
     found: Any = load_digits()
@@ -118,14 +134,25 @@ def write_digits(root: Path) -> Path:
     return root
 
 
-def run(
-    ranks: Ranks, folder: Path, name: str, way: Way | dict[str, Any], of: Recipe = recipe, **more: Any
-) -> Path:
-    """A run of the digits in FOLDER/digits."""
+def digits(ranks: Ranks, folder: Path) -> Path:
+    """Where they are written."""
     root = folder / "digits"
     if ranks.rank == 0 and not root.exists():
         write_digits(root)
     ranks.agree(0)
+    return root
+
+
+def run(
+    ranks: Ranks,
+    folder: Path,
+    name: str,
+    way: Way | dict[str, Any],
+    of: Recipe = recipe,
+    **more: Any,
+) -> Path:
+    """A run of the digits."""
+    root = digits(ranks, folder)
     chosen = way if isinstance(way, dict) else options(way)
     given = {"stop_after": UPDATES, **chosen, "data_root": root, **more}
     train(ranks, folder / name, of, **given)
@@ -142,33 +169,79 @@ def halves(ranks: Ranks, folder: Path, way: Way) -> None:
     run(ranks, folder, again.name, way, resume="auto")
 
 
-def grafit_dino(ranks: Ranks, folder: Path, ways: Sequence[Way] = ORDINARY) -> None:
-    """Without a stop, and stopped."""
-    for way in ways:
+def grafit_dino(ranks: Ranks, folder: Path) -> None:
+    """Without a stop; and some that are stopped."""
+    for way in WAYS:
         run(ranks, folder, f"whole {way}", way)
+    for way in HALVED:
         halves(ranks, folder, way)
 
 
-def grafit_dino_resumed(ranks: Ranks, folder: Path, ways: Sequence[Way] = ORDINARY) -> None:
-    """The stopped ones resumed, in micro-batches of the same images."""
+def grafit_dino_more(ranks: Ranks, folder: Path) -> None:
+    """What is left of both."""
+    for way in MORE_WAYS:
+        run(ranks, folder, f"whole {way}", way)
+    for way in MORE_HALVED:
+        halves(ranks, folder, way)
+
+
+def grafit_dino_resumed(ranks: Ranks, folder: Path, ways: Sequence[Way] = HALVED) -> None:
+    """The stopped ones resumed on another number of ranks."""
     micro = tiny.cut(recipe, ranks.world).micro_batch
     for way in ways:
         run(ranks, folder, f"halves {way}", way, resume="auto", micro_batch=micro)
 
 
-def grafit_dino_more(ranks: Ranks, folder: Path) -> None:
-    """What the ordinary tests leave out."""
-    grafit_dino(ranks, folder, MORE)
-
-
 def grafit_dino_resumed_more(ranks: Ranks, folder: Path) -> None:
-    """Those."""
-    grafit_dino_resumed(ranks, folder, MORE)
+    """The others."""
+    grafit_dino_resumed(ranks, folder, MORE_HALVED)
+
+
+def grafit_dino_four(ranks: Ranks, folder: Path) -> None:
+    """On four ranks, also as on two hosts; and what two ranks began."""
+    micro = tiny.cut(recipe, ranks.world).micro_batch
+    for way in (*HALVED, "fsdp2 node"):
+        with two_hosts(ranks, way):
+            run(ranks, folder, f"four {way}", way, micro_batch=micro)
+    zero = folder / "zero3 within hosts.json"
+    if ranks.rank == 0:
+        values = {"stage": 3, "zero_hpz_partition_size": 2}
+        zero.write_text(json.dumps({"zero_optimization": values}))
+    ranks.agree(0)
+    run(ranks, folder, f"four {zero.stem}", {"sharding": str(zero)}, micro_batch=micro)
+    grafit_dino_resumed(ranks, folder, MORE_HALVED)
+
+
+def grafit_dino_otherwise(ranks: Ranks, folder: Path) -> None:
+    """What lies on the host, what is computed again, and what is compiled."""
+    for name, how in OTHERWISE.items():
+        run(ranks, folder, name, how)
+
+
+def grafit_dino_fp16(ranks: Ranks, folder: Path) -> None:
+    """With an update that overflows and a checkpoint after each; stopped behind it and resumed."""
+    with precision.allowed(), precision.overflowing({precision.OVERFLOWS}, ranks):
+        for way in SCALED:
+            more: dict[str, Any] = {"of": scaled, "micro_batch": 24, "checkpoint_every": 1}
+            run(ranks, folder, f"fp16 {way}", way, keep=UPDATES, **more)
+            run(ranks, folder, f"fp16 halves {way}", way, stop_after=STOP, **more)
+            run(ranks, folder, f"fp16 halves {way}", way, resume="auto", **more)
+
+
+def grafit_dino_rolled(ranks: Ranks, folder: Path) -> None:
+    """Back to the initial weights and to a checkpoint, beside runs that never saw the batches."""
+    root = digits(ranks, folder)
+    for way in HALVED:
+        rolled.pair(ranks, folder, way, longer, data_root=root)
 
 
 SCENARIOS = (
     grafit_dino,
-    grafit_dino_resumed,
     grafit_dino_more,
+    grafit_dino_resumed,
     grafit_dino_resumed_more,
+    grafit_dino_four,
+    grafit_dino_otherwise,
+    grafit_dino_fp16,
+    grafit_dino_rolled,
 )
