@@ -117,7 +117,7 @@ scaled = replace(  # a gradient that does not overflow by itself
     precision="fp16",
     batch_size=48,
     model=replace(recipe.model, depth=1),
-    objectives=tuple(replace(each, weight=0.1) for each in recipe.objectives),
+    objectives=tuple(replace(each, weight=1e-4) for each in recipe.objectives),
 )
 longer = replace(recipe, schedule=replace(recipe.schedule, epochs=4))
 
