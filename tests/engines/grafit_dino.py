@@ -2,7 +2,6 @@
 the same under every engine: a memory cut by images, a centre, three heads, and a follower."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import precision
 import rolled
 import tiny
+from followed import copies
 from launched import Way, options, train
 from others import two_hosts
 from sklearn.datasets import load_digits
@@ -40,10 +40,8 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "fsdp2 offloaded": {"engine": "fsdp2", "sharding": "full_offload"},
     "zero3 recomputed": {"sharding": "zero3", "checkpoint_activations": 0.5},
     "fsdp2 recomputed": {"engine": "fsdp2", "checkpoint_activations": 0.5},
-    "zero2 compiled": {"sharding": "zero2", "compile": True},
-    "fsdp2 compiled": {"engine": "fsdp2", "compile": True},
-    "fairscale compiled": {"engine": "fairscale", "compile": True},
 }
+COMPILED: tuple[Way, ...] = (2, "fsdp2 full", "fairscale sdp")
 SCALED: tuple[Way, ...] = (*range(4), "fsdp2 full", "fairscale sdp")
 
 
@@ -162,11 +160,8 @@ def run(
 def halves(ranks: Ranks, folder: Path, way: Way) -> None:
     """One that is stopped in mid-epoch, for others to resume, and a copy that is resumed here."""
     path = run(ranks, folder, f"halves {way}", way, stop_after=STOP)
-    again = folder / f"again {way}"
-    if ranks.rank == 0:
-        shutil.copytree(path, again)
-    ranks.agree(0)
-    run(ranks, folder, again.name, way, resume="auto")
+    copies(ranks, path, "again", "elsewhere")
+    run(ranks, folder, f"again {way}", way, resume="auto")
 
 
 def grafit_dino(ranks: Ranks, folder: Path) -> None:
@@ -209,13 +204,20 @@ def grafit_dino_four(ranks: Ranks, folder: Path) -> None:
         zero.write_text(json.dumps({"zero_optimization": values}))
     ranks.agree(0)
     run(ranks, folder, f"four {zero.stem}", {"sharding": str(zero)}, micro_batch=micro)
-    grafit_dino_resumed(ranks, folder, MORE_HALVED)
+    for way in HALVED:
+        run(ranks, folder, f"elsewhere {way}", way, resume="auto", micro_batch=micro)
 
 
 def grafit_dino_otherwise(ranks: Ranks, folder: Path) -> None:
-    """What lies on the host, what is computed again, and what is compiled."""
+    """What lies on the host, and what is computed again."""
     for name, how in OTHERWISE.items():
         run(ranks, folder, name, how)
+
+
+def grafit_dino_compiled(ranks: Ranks, folder: Path) -> None:
+    """Blocks of both networks."""
+    for way in COMPILED:
+        run(ranks, folder, f"compiled {way}", way, compile=True)
 
 
 def grafit_dino_fp16(ranks: Ranks, folder: Path) -> None:
@@ -242,6 +244,7 @@ SCENARIOS = (
     grafit_dino_resumed_more,
     grafit_dino_four,
     grafit_dino_otherwise,
+    grafit_dino_compiled,
     grafit_dino_fp16,
     grafit_dino_rolled,
 )

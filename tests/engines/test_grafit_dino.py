@@ -17,10 +17,11 @@ import test_rollback
 import torch
 from launched import Way
 from reference import Weights, distance, train_single
-from test_followed import RANKS, held, made
+from test_followed import RANKS, engine_of, held, made
 from test_resume import assert_equal
 
-from bigvit.checkpoint.manifest import batch_of, step_name
+from bigvit.checkpoint.load import fill
+from bigvit.checkpoint.manifest import Damaged, batch_of, read_manifest, step_name
 from bigvit.checkpoint.run import checkpoints_of
 from bigvit.data.sources import open_source
 from bigvit.recipe import Recipe
@@ -127,39 +128,66 @@ def test_a_checkpoint_is_of_all_that_is_kept(runs):
     assert not any("follower" in name for name in found)
 
 
-def test_others_lie_far_away(single, reference):
-    """One value of each loss and of what follows, changed by a hundredth."""
-    recipe = grafit_dino.recipe
-    grafit, dino = recipe.objectives
-    for name, other in (
-        ("sigma", replace(recipe, objectives=(replace(grafit, sigma=0.101), dino))),
-        ("centre", replace(recipe, objectives=(grafit, replace(dino, centre_momentum=0.891)))),
-        ("average", replace(recipe, ema=0.808)),
-    ):
-        apart = yardsticks(single(other), reference)
-        print(f"{name}, yardsticks: {apart}")
-        assert min(apart.values()) > 3 * ALLOWED
+def test_a_checkpoint_without_what_is_kept_is_refused(runs):
+    """As of a run before its objective kept anything."""
+    engine = engine_of(grafit_dino.recipe)
+    folder = runs / "whole 2" / "checkpoints" / step_name(grafit_dino.UPDATES)
+    manifest = read_manifest(folder)
+    rows = tuple(row for row in manifest.tensors if "kept" not in row.kinds)
+    with pytest.raises(Damaged, match="holds no kept of heads.grafit.memory"):
+        fill(engine, folder, replace(manifest, tensors=rows))
+
+
+GRAFIT, DINO = grafit_dino.recipe.objectives
+WRONG = {
+    "sigma": {"objectives": (replace(GRAFIT, sigma=0.101), DINO)},
+    "centre": {"objectives": (GRAFIT, replace(DINO, centre_momentum=0.891))},
+    "an average that stays": {"ema_end": None},
+    "average": {"ema": 0.808},
+    "a decay that stays": {"optim": replace(grafit_dino.recipe.optim, weight_decay_end=None)},
+}
+"""Values changed by a hundredth, or that do not change in the course of training."""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [*list(WRONG)[:3], *(pytest.param(what, marks=pytest.mark.slow) for what in list(WRONG)[3:])],
+)
+def test_a_wrong_variant_lies_far_away(what, single, reference):
+    apart = yardsticks(single(replace(grafit_dino.recipe, **WRONG[what])), reference)
+    print(f"{what}, yardsticks: {apart}")
+    assert min(apart.values()) > 3 * ALLOWED
 
 
 @pytest.mark.slow
-def test_four_ranks_equal_single(warm, tmp_path, reference):
+def test_four_ranks_equal_single(warm, runs, reference):
     """Also as on two hosts; and where two ranks began."""
-    done = warm(2, RANKS, tmp_path, "grafit_dino_more", timeout=600)
+    done = warm(4, RANKS, runs, "grafit_dino_four", timeout=600)
     assert done.code == 0, done.output
-    done = warm(4, RANKS, tmp_path, "grafit_dino_four", timeout=600)
-    assert done.code == 0, done.output
-    found = sorted(path for pattern in ("four *", "halves *") for path in tmp_path.glob(pattern))
-    assert len(found) == 4 + len(grafit_dino.MORE_HALVED)
+    found = sorted(path for name in ("four *", "elsewhere *") for path in runs.glob(name))
+    assert len(found) == 4 + len(grafit_dino.HALVED)
     for run in found:
         assert_near(run, reference)
 
 
 @pytest.mark.slow
-def test_offloaded_recomputed_and_compiled_equal_single(warm, tmp_path, reference):
+def test_offloaded_and_recomputed_equal_single(warm, tmp_path, reference):
     done = warm(2, RANKS, tmp_path, "grafit_dino_otherwise", timeout=600)
     assert done.code == 0, done.output
     for name in grafit_dino.OTHERWISE:
         assert_near(tmp_path / name, reference)
+
+
+@pytest.mark.slow
+def test_compiled_blocks_are_close(warm, tmp_path, reference):
+    """Operations that are made one round otherwise, not only sums."""
+    done = warm(2, RANKS, tmp_path, "grafit_dino_compiled", timeout=600)
+    assert done.code == 0, done.output
+    for way in grafit_dino.COMPILED:
+        found = parts(held(tmp_path / f"compiled {way}", grafit_dino.UPDATES))
+        apart = {of: distance(found[of], wanted) for of, wanted in parts(reference).items()}
+        print(f"{way}: {apart}")
+        assert 0 < max(apart.values()) < 1e-5
 
 
 @pytest.mark.slow
