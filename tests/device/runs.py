@@ -64,7 +64,7 @@ def half_precision(ranks: Ranks, folder: Path) -> None:
     for stage in HALF:
         options = {"sharding": f"zero{stage}", "micro_batch": tiny.bf16.batch_size // ranks.world}
         train(ranks, folder / f"bf16_{stage}", tiny.bf16, stop_after=STOP, **options)
-    with precision._overflowing({precision.OVERFLOWS}, ranks):
+    with precision.overflowing({precision.OVERFLOWS}, ranks):
         recipe = precision.recipe
         options = {"sharding": f"zero{FP16}", "micro_batch": recipe.batch_size // ranks.world}
         stop = precision.OVERFLOWS + 2

@@ -64,6 +64,15 @@ def lamb_ranks(warm, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def more_lamb_ranks(warm, tmp_path_factory) -> Path:
+    """Folder of LAMB's runs of the slow tests on two ranks."""
+    folder = tmp_path_factory.mktemp("more_lamb")
+    done = warm(2, RANKS, folder, "lamb_more_runs", timeout=600)
+    assert done.code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="session")
 def muon_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the run with Muon on two ranks."""
     folder = tmp_path_factory.mktemp("muon")

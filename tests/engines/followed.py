@@ -1,6 +1,7 @@
 """What a rank does to show that a follower, further views and what an objective keeps are the same
 under every engine, in a checkpoint, and at another number of ranks."""
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,18 +22,11 @@ from bigvit.ranks.joining import Ranks
 from bigvit.recipe import (
     CrossEntropy,
     Digits,
-    Dino,
-    Grafit,
-    Predictor,
-    Projector,
     Recipe,
 )
 
 WAYS = (0, 1, 2, 3, "fsdp2 full", "fsdp2 grads", "fairscale oss", "fairscale sdp")
-AGAIN = (2, 3)  # resumed on as many
-HALVES = (1, 3, "fsdp2 full")  # stopped, and resumed at another number of ranks
-REAL = (3, "fsdp2 full")  # of Grafit and DINO, as halves too
-REAL_TOO = (2,)
+HALVES = (1, 3, "fsdp2 full")  # stopped, and resumed here and at other numbers of ranks
 ROWS, WIDTH, OUTPUTS = 64, 5, 11
 
 
@@ -129,74 +123,28 @@ recipe: Recipe = replace(
     ema=0.8,
     ema_end=1.0,
 )
-
-
-real: Recipe = replace(
-    recipe,
-    objectives=(
-        Grafit(
-            weight=1.0,
-            knn=1.0,
-            instance=1.0,
-            sigma=0.1,
-            projector=Projector(hidden_dim=24, norm="none", dim=8),
-            predictor=Predictor(hidden_dim=16, norm="none"),
-            views=1,
-        ),
-        Dino(
-            weight=1.0,
-            outputs=32,
-            hidden_dim=16,
-            hidden_layers=2,
-            bottleneck_dim=8,
-            norm="none",
-            gain="one",
-            student_temperature=0.1,
-            teacher_temperature=(0.04, 0.07),
-            warmup_epochs=2,
-            centre_momentum=0.9,
-            held_epochs=1,
-            large=(0, 1),
-            small=(),
-        ),
-    ),
-)
-"""What bigvit has itself: a memory cut by images, a centre, three heads."""
-
-
 half = replace(recipe, precision="bf16", gradient_precision="fp32")
 
 
-def followed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = WAYS) -> None:
+def followed(ranks: Ranks, folder: Path) -> None:
     """Runs without a stop, and some that are stopped in mid-epoch."""
     with known():
-        for way in ways:
+        for way in WAYS:
             train(ranks, folder / f"followed {way}", recipe, **options(way))
-        for way in AGAIN:
-            path = folder / f"followed again {way}"
-            train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
-            train(ranks, path, recipe, resume="auto", **options(way))
         train(ranks, folder / "followed bf16", half, **options(3))
-    of_ours(ranks, folder, REAL)
-
-
-def of_ours(ranks: Ranks, folder: Path, ways: Sequence[int | str]) -> None:
-    """Runs of Grafit and DINO, and some that are stopped in mid-epoch."""
-    for way in ways:
-        train(ranks, folder / f"real {way}", real, **options(way))
-        path = folder / f"real halves {way}"
-        train(ranks, path, real, stop_after=tiny.STOP, **options(way))
-
-
-def followed_stopped(ranks: Ranks, folder: Path) -> None:
-    """Runs of the tests' objective that are stopped in mid-epoch, and what one more way of ours
-    comes to."""
-    with known():
         for way in HALVES:
-            train(ranks, folder / f"followed {way}", recipe, **options(way))
             path = folder / f"followed halves {way}"
             train(ranks, path, recipe, stop_after=tiny.STOP, **options(way))
-    of_ours(ranks, folder, REAL_TOO)
+            copies(ranks, path, "followed again", "followed elsewhere")
+            again = folder / f"followed again {way}"
+            train(ranks, again, recipe, resume="auto", **options(way))
+
+
+def copies(ranks: Ranks, halves: Path, *names: str) -> None:
+    """Stopped runs as "NAME WAY" beside one called "... halves WAY"."""
+    for name in names if ranks.rank == 0 else ():
+        shutil.copytree(halves, halves.with_name(f"{name} {halves.name.partition('halves ')[2]}"))
+    ranks.agree(0)
 
 
 def followed_halves(ranks: Ranks, folder: Path) -> None:
@@ -205,29 +153,16 @@ def followed_halves(ranks: Ranks, folder: Path) -> None:
         for way in HALVES:
             path = folder / f"followed halves {way}"
             train(ranks, path, recipe, resume="auto", **options(way))
-    ours_resumed(ranks, folder, REAL_TOO)
-
-
-def ours_resumed(ranks: Ranks, folder: Path, ways: Sequence[int | str] = REAL) -> None:
-    """Those of Grafit and DINO."""
-    for way in ways:
-        train(ranks, folder / f"real halves {way}", real, resume="auto", **options(way))
 
 
 def followed_elsewhere(ranks: Ranks, folder: Path) -> None:
-    """The same run, and a stopped one resumed, in smaller micro-batches."""
+    """The same runs, and the stopped ones resumed, in smaller micro-batches."""
     with known():
         for way in HALVES:
-            path, how = folder / f"followed {way} of 4", {"micro_batch": tiny.MICRO_BATCH // 2}
-            train(ranks, path, recipe, **how, **options(way))
-            train(
-                ranks,
-                folder / f"followed halves {way}",
-                recipe,
-                resume="auto",
-                **how,
-                **options(way),
-            )
+            how = {"micro_batch": tiny.MICRO_BATCH // 2, **options(way)}
+            train(ranks, folder / f"followed {way} of 4", recipe, **how)
+            path = folder / f"followed elsewhere {way}"
+            train(ranks, path, recipe, resume="auto", **how)
 
 
-SCENARIOS = (followed, ours_resumed, followed_stopped, followed_halves, followed_elsewhere)
+SCENARIOS = (followed, followed_halves, followed_elsewhere)

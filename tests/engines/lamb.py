@@ -46,6 +46,8 @@ SHARDINGS: dict[str, dict[str, Any]] = {
 }
 SECONDARY = "stage 3, secondary shards"
 MORE_RANKS = ("stage 2, round robin", "stage 3, small sub-groups")
+# whole runs of slow tests; single updates, and runs of the others, are shown in ordinary ones
+SLOW = ("stage 1", "stage 1, round robin", "stage 2")
 EVALUATED = ("stage 0", *MORE_RANKS)  # on two ranks for two epochs, with the average, too
 UPDATES = 2  # beside timm's
 HALF_MICRO_BATCH = 72  # no accumulation on two ranks: stages 1 and 2 round it differently
@@ -74,9 +76,20 @@ def _train(ranks: Ranks, folder: Path, what: str, name: str, **options: Any) -> 
 
 
 def lamb_runs(ranks: Ranks, folder: Path) -> None:
-    """Whole runs with LAMB and an average of the weights: every sharding on two ranks."""
+    """Whole runs with LAMB and an average of the weights: most shardings on two ranks."""
     for name in SHARDINGS if ranks.world == 2 else MORE_RANKS:
-        _train(ranks, folder, str(ranks.world), name, evaluate_ema=name in EVALUATED)
+        if name not in SLOW:
+            _run(ranks, folder, name)
+
+
+def lamb_more_runs(ranks: Ranks, folder: Path) -> None:
+    """The others."""
+    for name in SLOW:
+        _run(ranks, folder, name)
+
+
+def _run(ranks: Ranks, folder: Path, name: str) -> None:
+    _train(ranks, folder, str(ranks.world), name, evaluate_ema=name in EVALUATED)
 
 
 def lamb_halves(ranks: Ranks, folder: Path) -> None:
@@ -212,4 +225,11 @@ def lamb_secondary_shards(ranks: Ranks, folder: Path) -> None:
     _train(ranks, folder, "2", SECONDARY)
 
 
-SCENARIOS = (lamb_runs, lamb_halves, lamb_updates, lamb_half_precision, lamb_secondary_shards)
+SCENARIOS = (
+    lamb_runs,
+    lamb_more_runs,
+    lamb_halves,
+    lamb_updates,
+    lamb_half_precision,
+    lamb_secondary_shards,
+)

@@ -45,7 +45,7 @@ def fp16(
     called: str = "fp16",
 ) -> None:
     """fp16 at every stage; at some stopped and resumed, with an overflow before the stop."""
-    with _allowed(), _overflowing({OVERFLOWS}, ranks):
+    with allowed(), overflowing({OVERFLOWS}, ranks):
         for way in ways:
             more = {"micro_batch": recipe.batch_size // ranks.world, **options(way)}
             train(ranks, folder / f"{called}_{way}", recipe, **more)
@@ -58,7 +58,7 @@ def fp16(
 def fp16_not_a_number(ranks: Ranks, folder: Path) -> None:
     """A gradient that stays infinite: skipped until the scale is at its end, then all stop."""
     found: dict[str, Any] = {}
-    with _allowed(), _overflowing(set(range(100)), ranks):
+    with allowed(), overflowing(set(range(100)), ranks):
         for stage in STAGES:
             layout = tiny.cut(recipe, ranks.world)
             engine = build_engine(recipe, Run(sharding=f"zero{stage}"), layout, ranks)
@@ -81,7 +81,7 @@ def fp16_not_a_number(ranks: Ranks, folder: Path) -> None:
 
 
 @contextmanager
-def _allowed() -> Generator[None]:
+def allowed() -> Generator[None]:
     accelerator: Any = get_accelerator()
     refusing = accelerator.is_fp16_supported
     accelerator.is_fp16_supported = lambda: True
@@ -91,7 +91,7 @@ def _allowed() -> Generator[None]:
         accelerator.is_fp16_supported = refusing
 
 
-def _overflowing(numbers: set[int], ranks: Ranks) -> AbstractContextManager[None]:
+def overflowing(numbers: set[int], ranks: Ranks) -> AbstractContextManager[None]:
     """The last rank's gradient of these global batches is infinite; its loss is not."""
     return changed_losses(numbers, ranks, lambda loss: InfiniteGradient.apply(loss))  # pyright: ignore
 

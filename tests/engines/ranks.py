@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cait  # noqa: E402
 import chain  # noqa: E402
 import followed  # noqa: E402
+import grafit_dino  # noqa: E402
 import guards  # noqa: E402
 import labelled  # noqa: E402
 import lamb  # noqa: E402
@@ -238,6 +239,7 @@ SCENARIOS = {
         *cait.SCENARIOS,
         *chain.SCENARIOS,
         *followed.SCENARIOS,
+        *grafit_dino.SCENARIOS,
         *guards.SCENARIOS,
         *lamb.SCENARIOS,
         *localization.SCENARIOS,

@@ -39,7 +39,7 @@ class Reordered(SingleEngine):
             return super()._accumulate(micro)
         shuffled = permutation(len(micro), "order of summation", self.order, self.updates)
         self.updates += 1
-        parameters = list(self.task.parameters())
+        parameters = [p for p in self.task.parameters() if p.requires_grad]
         total = [torch.zeros_like(p) for p in parameters]
         losses: list[dict[str, Tensor]] = []
         for part in (shuffled[::2], shuffled[1::2]):
@@ -63,9 +63,10 @@ def train_single(
     source: Source | None = None,
     maps: LabelMaps | None = None,
     kinds: Sequence[str] = ("weight", "ema"),
+    updates: int | None = None,
 ) -> tuple[Weights, list[float]]:
-    """Weights after `tiny.updates` of the recipe, with their average as "ema NAME" where there is
-    one, and other kinds likewise, and the loss of every update."""
+    """Weights after so many updates, by default `tiny.updates` of the recipe, with their average as
+    "ema NAME" where there is one, and other kinds likewise, and the loss of every update."""
     engine = Reordered(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
     engine.order = order
@@ -84,7 +85,7 @@ def train_single(
     )
     losses = [
         engine.update(prepare.later(micro), recipe.rates(i)).loss
-        for i, micro in enumerate(islice(batches, tiny.updates(recipe)))
+        for i, micro in enumerate(islice(batches, updates or tiny.updates(recipe)))
     ]
     names = {kind: "" if kind == "weight" else f"{kind} " for kind in kinds}
     parts = [part for part in engine.slices() if part.kind in names]

@@ -26,32 +26,33 @@ def rolled(ranks: Ranks, folder: Path) -> None:
     """Back to the initial weights, and to a checkpoint; with accumulation, an average and
     clipping."""
     for way in WAYS:
-        _pair(ranks, folder, way, tiny.lamb)
+        pair(ranks, folder, way, tiny.lamb)
 
 
 def rolled_more(ranks: Ranks, folder: Path) -> None:
     """The other arrangements, and half precision."""
     for way in MORE:
-        _pair(ranks, folder, way, tiny.lamb)
+        pair(ranks, folder, way, tiny.lamb)
     for way in (0, 3, "fsdp2 full"):
-        _pair(ranks, folder, way, bf16)
+        pair(ranks, folder, way, bf16)
 
 
 def rolled_offloaded(ranks: Ranks, folder: Path) -> None:
     """DeepSpeed with its optimizer on the host."""
     for name in ("stage 2, offloaded", "stage 3, offloaded"):
-        _pair(ranks, folder, name, tiny.lamb, sharding=lamb.sharding(ranks, folder, name))
+        pair(ranks, folder, name, tiny.lamb, sharding=lamb.sharding(ranks, folder, name))
 
 
 def rolled_fp16(ranks: Ranks, folder: Path) -> None:
     """With a loss scale, which overflows at first."""
     for way in (0, 2, 3, "fsdp2 full", "fairscale oss"):
-        _pair(ranks, folder, way, fp16)
+        pair(ranks, folder, way, fp16)
 
 
-def _pair(ranks: Ranks, folder: Path, way: Way, recipe: Recipe, **given: Any) -> None:
+def pair(ranks: Ranks, folder: Path, way: Way, recipe: Recipe, **given: Any) -> None:
     """A run that rolls back, and one that is told at its start."""
-    named, more = f"{recipe.precision} {way}", {**(given or options(way)), **OPTIONS}
+    chosen = {} if "sharding" in given else options(way)
+    named, more = f"{recipe.precision} {way}", {**chosen, **given, **OPTIONS}
     with changed_losses({INFINITE - 1}, ranks, infinite):
         with changed_losses({JUMP - 1}, ranks, twenty_times):
             train(ranks, folder / f"rolled {named}", recipe, on_jump="rollback", **more)

@@ -13,7 +13,17 @@ BEFORE = json.loads(Path(__file__).with_name("before.json").read_text())
 norms of gradients, update by update."""
 
 
-@pytest.mark.parametrize("recipe", BEFORE)
+SLOW = ("more_lamb_ranks",)
+"""Fixtures of slow tests."""
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(recipe, marks=[pytest.mark.slow] * (before["fixture"] in SLOW))
+        for recipe, before in BEFORE.items()
+    ],
+)
 def test_losses_are_what_they_were(recipe: str, request: pytest.FixtureRequest):
     before = BEFORE[recipe]
     folder = request.getfixturevalue(before["fixture"])

@@ -21,7 +21,13 @@ PER_UPDATE = 1e-6  # relative, of each parameter, given the same gradients
 MORE_TRAFFIC = 0.03
 
 on_two = [*lamb.SHARDINGS, lamb.SECONDARY]
-everywhere = [(2, name) for name in on_two] + [(3, name) for name in lamb.MORE_RANKS]
+everywhere = [
+    pytest.param(world, name, where, marks=[pytest.mark.slow] * (where == "more_lamb_ranks"))
+    for world, name, where in (
+        *((2, each, "more_lamb_ranks" if each in lamb.SLOW else "lamb_ranks") for each in on_two),
+        *((3, name, "lamb_ranks") for name in lamb.MORE_RANKS),
+    )
+]
 
 
 @pytest.fixture(scope="session")
@@ -58,9 +64,10 @@ def test_single_equals_timms_lamb_clipped_outside(single):
     assert distance(found, weights) <= ALLOWED * YARDSTICK
 
 
-@pytest.mark.parametrize(("world", "name"), everywhere)
-def test_a_run_equals_single(world, name, lamb_ranks, single, single_short):
-    run, recipe = lamb_ranks / f"lamb {world} {name}", lamb.recipe_of(world, name)
+@pytest.mark.parametrize(("world", "name", "where"), everywhere)
+def test_a_run_equals_single(world, name, where, request, single, single_short):
+    run = request.getfixturevalue(where) / f"lamb {world} {name}"
+    recipe = lamb.recipe_of(world, name)
     if recipe == tiny.lamb:
         assert_single(run, single, YARDSTICK)
     else:

@@ -76,10 +76,20 @@ def assert_near(run: Path, reference: dict[str, Weights], name: str) -> None:
         assert apart <= ALLOWED * YARDSTICKS[name]
 
 
-@pytest.mark.parametrize("way", others.WAYS)
-@pytest.mark.parametrize("name", others.RECIPES)
-def test_two_ranks_equal_single(name, way, on_two, reference):
-    assert_near(on_two / f"{name} {way} 2", reference, name)
+ALL = [(name, way) for name in others.RECIPES for way in others.WAYS]
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "where"),
+    [
+        (name, way, "on_two")
+        if way in others.ON_TWO[name]
+        else pytest.param(name, way, "more_on_two", marks=pytest.mark.slow)
+        for name, way in ALL
+    ],
+)
+def test_two_ranks_equal_single(name, way, where, request, reference):
+    assert_near(request.getfixturevalue(where) / f"{name} {way} 2", reference, name)
 
 
 @pytest.mark.slow
