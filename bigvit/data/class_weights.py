@@ -61,9 +61,12 @@ def weights_for(recipe: Recipe, source: Source) -> Weights:
 
 def labels_for(recipe: Recipe, source: Source) -> NDArray[np.int64] | None:
     """The classes (N,) of all training images, where an objective compares with all of them."""
-    if any(isinstance(each, Grafit) and each.knn for each in recipe.objectives):
-        return np.asarray(source.targets, np.int64).copy()
-    return None
+    return np.asarray(source.targets, np.int64).copy() if asks_for_labels(recipe) else None
+
+
+def asks_for_labels(recipe: Recipe) -> bool:
+    """Whether an objective compares with the classes of all training images."""
+    return any(isinstance(each, Grafit) and each.knn for each in recipe.objectives)
 
 
 def asked_by(recipe: Recipe) -> dict[str, ClassWeights]:

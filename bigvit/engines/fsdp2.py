@@ -77,6 +77,9 @@ class FSDP2Engine:
             follower = self.task.follower
             parts = [*follower.model.all_blocks(), follower]
             self.followers = [fully_shard(part, **again) for part in parts]
+            # torch would fetch what ran before it for its backward pass, and the follower has none
+            first = cast(FSDPModule, next(iter(self.task.model.all_blocks())))
+            first.set_modules_to_backward_prefetch([first])
         fully_shard(self.task, **policy)
         where = torch.device("cpu") if offload else ranks.device
         self.task._apply(

@@ -12,6 +12,7 @@ from bigvit.plan.activations import kept_bytes, most_at_once
 from bigvit.plan.clock import Clock, clock
 from bigvit.plan.devices import DEVICES, GIB, Device
 from bigvit.plan.follower import seen
+from bigvit.plan.kept import weighing_bytes
 from bigvit.plan.matrices import spread
 from bigvit.plan.states import States, states
 from bigvit.plan.teacher import temporary_bytes, weights_bytes
@@ -78,7 +79,8 @@ class Choice:
     def _at_once(self, gradients: int = 0) -> int:
         share = self.run.checkpoint_activations
         own = most_at_once(self.recipe, self.layout.micro_batch, share, gradients)
-        return own + self._of_views()
+        compared = self.activations + weighing_bytes(self.recipe, self.layout)
+        return max(own + self._of_views(), compared)
 
     @cached_property
     def teacher(self) -> int:
@@ -95,7 +97,7 @@ class Choice:
         are freed as gradients come; gradients of earlier micro-batches are there from the start."""
         held = self.states
         begun = held.gradients if self.layout.accumulation > 1 else 0
-        backward = begun + self._at_once(held.gradients - begun)
+        backward = held.noted + begun + self._at_once(held.gradients - begun)
         most = held.kept + held.buckets + held.gathered + backward
         most = max(most, held.between + self._at_once(), held.step)
         cut = self.recipe, self.layout, self.run, self.machines.per_node

@@ -1,6 +1,6 @@
 """How engines cut, group and gather parameters: what a rank has of them. No torch here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heapreplace
 from itertools import groupby
 from typing import Any
@@ -75,11 +75,11 @@ def sub_groups(groups: list[list[Weight]], world: int, zero: dict[str, Any]) -> 
     return found
 
 
-def persistent(weights: Weights, zero: dict[str, Any]) -> list[Weight]:
+def persistent(weights: Sequence[Weight], zero: dict[str, Any]) -> list[Weight]:
     """What stage 3 leaves whole, as it is small."""
     found: list[Weight] = []
     total = 0
-    for w in weights.all:
+    for w in weights:
         if total + w.size <= zero["stage3_model_persistence_threshold"]:
             if w.size <= zero["stage3_param_persistence_threshold"]:
                 found.append(w)
@@ -88,37 +88,58 @@ def persistent(weights: Weights, zero: dict[str, Any]) -> list[Weight]:
 
 
 def gathers(
-    weights: Weights, zero: dict[str, Any], recomputed: float
+    weights: Weights,
+    zero: dict[str, Any],
+    recomputed: float,
+    follower: Sequence[Weight] = (),
+    passes: tuple[int, int] = (1, 0),
 ) -> tuple[list[Weight], list[Weight]]:
-    """What stage 3 gathers in a micro-batch's forward pass, and again in backward: what it did not
-    keep, as modules of more elements than the reuse distance are used in between."""
-    small = set(map(id, persistent(weights, zero)))
-    modules: dict[int, list[Weight]] = {}
-    for w in weights.all:
-        if w.rows > 1 or w.block is not None:  # the model's own are there to the end
-            modules.setdefault(w.module, []).append(w)
+    """What stage 3 gathers in a micro-batch's forward pass, and again in it or in backward: what it
+    did not keep, as modules of more elements than the reuse distance are used in between.
+
+    Args:
+        passes: of the model, and of the follower, which come first.
+    """
+    every = [*follower, *weights.all]
+    small = set(map(id, persistent([*weights.all, *follower], zero)))
     blocks = 1 + max((w.block for w in weights.all if w.block is not None), default=-1)
     twice = spread(round(recomputed * blocks), blocks) if blocks else []
-    used = list(modules)
-    for block, inside in groupby(reversed(list(modules.values())), lambda each: each[0].block):
-        back = [each[0].module for each in inside]
+    asked, heads_asked = (_modules(follower, behind) * passes[1] for behind in (False, True))
+    model, heads = _modules(weights.all, False) * passes[0], _modules(weights.all, True)
+    used = [*asked, *heads_asked, *model, *heads]
+    for block, inside in groupby(reversed([*model, *heads]), lambda each: each[0].block):
+        back = list(inside)
         used += back[::-1] * (block is not None and twice[block]) + back
     last: dict[int, int] = {}  # where the elements of a module end that was used
     at, again = 0, list[Weight]()
     for module in used:
-        if module in last and at - last[module] >= zero["stage3_max_reuse_distance"]:
-            again += [w for w in modules[module] if id(w) not in small]
-        at += elements(modules[module])
-        last[module] = at
-    return [w for w in weights.all if id(w) not in small], again
+        key = id(module[0])
+        if key in last and at - last[key] >= zero["stage3_max_reuse_distance"]:
+            again += [w for w in module if id(w) not in small]
+        at += elements(module)
+        last[key] = at
+    return [w for w in every if id(w) not in small], again
 
 
-def alive(weights: Weights, zero: dict[str, Any], recomputed: float) -> int:
+def _modules(weights: Iterable[Weight], behind: bool) -> list[list[Weight]]:
+    """Those of the model, or behind it, each with its weights."""
+    found: dict[int, list[Weight]] = {}
+    for w in weights:
+        # the model's own are there to the end
+        if w.behind == behind and (w.rows > 1 or w.block is not None):
+            found.setdefault(w.module, []).append(w)
+    return list(found.values())
+
+
+def alive(
+    weights: Weights, zero: dict[str, Any], recomputed: float, follower: Sequence[Weight] = ()
+) -> int:
     """Elements that stage 3 has whole where most are: at the end of a forward pass it has kept what
-    backward uses within the reuse distance, and fetches the next."""
+    backward uses within the reuse distance, and fetches the next. Of a follower, which is not used
+    again, what is small is left."""
     first, again = gathers(weights, zero, recomputed)
     gone = {w.module: w for w in again}  # a recomputed block's may be there twice
-    stay = elements(persistent(weights, zero))
+    stay = elements(persistent([*weights.all, *follower], zero))
     kept = elements([w for w in first if w.module not in gone])
     fetched = max(0, zero["stage3_max_live_parameters"] - kept)
     fetched = min(zero["stage3_prefetch_bucket_size"], fetched)
@@ -126,10 +147,10 @@ def alive(weights: Weights, zero: dict[str, Any], recomputed: float) -> int:
     return stay + min(kept + fetched + module, elements(first))
 
 
-def units(weights: Weights) -> list[list[Weight]]:
+def units(weights: Iterable[Weight]) -> list[list[Weight]]:
     """What fsdp2 gathers at once: what lies outside of blocks, then each block."""
     found: dict[int, list[Weight]] = {-1: []}
-    for w in weights.all:
+    for w in weights:
         found.setdefault(-1 if w.block is None else w.block, []).append(w)
     return [found[key] for key in sorted(found)]
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from bigvit.plan.weights import Weight, followed_of
+from bigvit.plan.activations import Macs, executed_macs
+from bigvit.plan.weights import Weight, weights_of
 from bigvit.recipe import Dino, Grafit, Recipe
 
 
@@ -20,6 +21,12 @@ def seen(recipe: Recipe) -> list[Group]:
     """Passes of the model beside that on the images themselves."""
     each = (objective.seen for objective in _of_views(recipe))
     return [_group(recipe, number) for number in sorted({*chain(*each)})]
+
+
+def trained_macs(recipe: Recipe) -> Macs:
+    """Multiply-accumulates of an image with its further views; not the follower's."""
+    each = [(views, executed_macs(of)) for of, views in (Group(recipe, 1), *seen(recipe))]
+    return Macs(*(sum(n * of[i] for n, of in each) for i in range(len(Macs._fields))))
 
 
 def asked(recipe: Recipe) -> list[Group]:
@@ -45,5 +52,8 @@ def _group(recipe: Recipe, number: int) -> Group:
 
 
 def follower_weights(recipe: Recipe) -> tuple[Weight, ...]:
-    """A follower's weights; none where there is none."""
-    return followed_of(recipe).all if asked(recipe) else ()
+    """A follower's weights, none where there is none: trained are those that follow such ones.
+    They are no objects of `weights_of`."""
+    if not asked(recipe):
+        return ()
+    return tuple(w._replace() for w in weights_of(recipe).all if w.followed)

@@ -9,6 +9,7 @@ from typing import Any
 
 from bigvit.plan.activations import executed_macs
 from bigvit.plan.choose import Choice, Machines
+from bigvit.plan.follower import trained_macs
 from bigvit.recipe import Digits, Images, Recipe, sides
 
 GB = 1e9
@@ -50,7 +51,7 @@ def images_per_core_second(recipe: Recipe) -> float:
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """Bytes, seconds, FLOPs."""
-    macs = executed_macs(plan.recipe)
+    macs = trained_macs(plan.recipe)
     return {
         "recipe": plan.name,
         "device": plan.device,
@@ -104,7 +105,7 @@ def _choice(plan: Plan, choice: Choice) -> dict[str, Any]:
 def lines(plan: Plan) -> Iterator[str]:
     """What `bigvit plan` prints before its table: the model, and the batch."""
     recipe, machines = plan.recipe, plan.machines
-    macs = executed_macs(recipe)
+    macs = trained_macs(recipe)
     done = 2 * (macs.forward + macs.backward)
     network = f", {machines.network * 8 / 1e9:g} Gb/s a node" if machines.nodes > 1 else ""
     where = f"{machines.gpus} x {plan.device}"
@@ -252,9 +253,10 @@ class _Training:
 def _training(plan: Plan, choice: Choice) -> _Training:
     recipe, data = plan.recipe, plan.recipe.data
     tested = (data.test_images or 0) if isinstance(data, Images) else 0
-    macs = executed_macs(recipe)
-    own = choice.clock.update - choice.clock.teacher
-    forward = own / recipe.batch_size * macs.dense / (macs.forward + macs.backward)
+    macs = trained_macs(recipe)
+    own = choice.clock.update - choice.clock.teacher - choice.clock.follower
+    share = executed_macs(recipe).dense / (macs.forward + macs.backward)
+    forward = own / recipe.batch_size * share
     evaluation = tested * forward / choice.run.evaluate_every
     epoch = recipe.updates_per_epoch * choice.clock.update + evaluation
     saved = recipe.updates // choice.run.checkpoint_every * _stall(choice)
@@ -270,6 +272,8 @@ def _bytes(choice: Choice) -> Iterator[tuple[str, int]]:
         yield name, getattr(held, name)
     if held.follower:
         yield "follower", held.follower
+    if held.remembered:
+        yield "memory and centre", held.remembered + held.noted
     yield "gathered weights", held.gathered
     yield "teacher", choice.teacher
     yield "activations", choice.activations
@@ -279,7 +283,7 @@ def _bytes(choice: Choice) -> Iterator[tuple[str, int]]:
 
 def _use(plan: Plan, choice: Choice) -> float:
     """Share of the device's peak that goes into FLOPs that are executed and not repeated."""
-    macs = executed_macs(plan.recipe)
+    macs = trained_macs(plan.recipe)
     done = 2 * (macs.forward + macs.backward) * choice.images_per_second / choice.machines.gpus
     return done / choice.machines.device.peaks[plan.recipe.precision]
 

@@ -24,6 +24,7 @@ from bigvit.plan.cuts import (
     zero_of,
 )
 from bigvit.plan.follower import follower_weights
+from bigvit.plan.kept import noted_bytes, remembered_bytes
 from bigvit.plan.matrices import spread
 from bigvit.plan.weights import BYTES, WIDE, Weight, hidden, weights_of
 from bigvit.recipe import SGD, Layout, Recipe, Run
@@ -38,12 +39,14 @@ class States:
     moments: int  # both (SGD: the one), and the numbers of steps
     average: int  # of the weights
     follower: int  # its weights, where they are not the average's own memory
+    remembered: int  # what objectives keep: Grafit's memory, DINO's centre
     buffers: int  # BatchNorm's statistics
     gradients: int  # at the end of the last micro-batch's backward pass
     buckets: int  # of communication in backward
     gathered: int  # weights beside the pieces in backward, at most
     stepping: int  # what else is there while the optimizer steps: gradients, buckets that stay
     temporary: int  # the largest that is there for a moment in the step
+    noted: int  # what objectives note of an update's images, to its end
     standing: int  # of gradients, buckets and gathered weights: what stays between two updates
     host: int  # offloaded, and what stays there
     lent: int  # of the host's, for gradients until the optimizer has read them
@@ -52,8 +55,8 @@ class States:
     @property
     def kept(self) -> int:
         """What stays from update to update in any case."""
-        follower = self.average + self.follower
-        return self.weights + self.masters + self.moments + follower + self.buffers
+        beside = self.average + self.follower + self.remembered + self.buffers
+        return self.weights + self.masters + self.moments + beside
 
     @property
     def between(self) -> int:
@@ -63,12 +66,12 @@ class States:
     @property
     def backward(self) -> int:
         """All at the end of backward, at most."""
-        return self.kept + self.gradients + self.buckets + self.gathered
+        return self.kept + self.noted + self.gradients + self.buckets + self.gathered
 
     @property
     def step(self) -> int:
         """All while the optimizer steps, at most."""
-        return self.kept + self.stepping + self.temporary
+        return self.kept + self.noted + self.stepping + self.temporary
 
     @property
     def device(self) -> int:
@@ -133,6 +136,8 @@ class Held:
         average = 0 if self.recipe.ema is None else WIDE * updated
         fields = dict.fromkeys(States.__dataclass_fields__, 0) | more
         fields |= {"weights": weights, "buffers": WIDE * self.weights.statistics}
+        fields["remembered"] = remembered_bytes(self.recipe, self.layout)
+        fields["noted"] = noted_bytes(self.recipe, self.layout)
         fields["updated"] = updated
         if found := spread(self.recipe, self.layout, self.run, self.per_node):
             fields["temporary"] = max(fields["temporary"], found.temporary)
@@ -218,8 +223,14 @@ class Held:
             + self.squares(min(largest, largest_one)),
             standing=standing,
             host=host,
-            follower=kind * elements(self.follower),
+            # of each group as much as its weights
+            follower=kind * (sum(shares) * world + self.frozen) if self.follower else 0,
         )
+
+    @property
+    def frozen(self) -> int:
+        """Elements of the follower that are never trained."""
+        return elements([w for w in self.follower if not w.trained])
 
     def touched(self, round_robin: bool) -> int:
         """Elements of all parameters that have a piece in the share of the rank with most."""
@@ -244,9 +255,11 @@ class Held:
         bucket = gradient * zero["reduce_bucket_size"] * zero["contiguous_gradients"]
         again = gradient * min(zero["reduce_bucket_size"], elements(self.trained))
         inner = min(zero["zero_hpz_partition_size"], world)
-        second = kind * pieces(self.weights.all, inner) if inner > 1 else 0
-        stay = kind * elements(persistent(self.weights, zero))
-        live = kind * alive(self.weights, zero, self.run.checkpoint_activations)
+        second = [*self.weights.all, *self.follower]
+        second = kind * pieces(second, inner) if inner > 1 else 0
+        stay = kind * elements(persistent([*self.weights.all, *self.follower], zero))
+        of = self.weights, zero, self.run.checkpoint_activations, self.follower
+        live = kind * alive(*of)
         gradients = gradient * updated
         stepping = gradients + (WIDE * max(sums)) if not offload else 0
         return self.of(
@@ -274,8 +287,10 @@ class Held:
         world, kind = self.layout.world, self.type
         shards = min(self.per_node, world) if way.within_hosts else world
         updated, held = rows(self.trained, shards), rows(self.weights.all, shards)
-        sizes = sorted(shards * rows(unit, shards) for unit in units(self.weights)[1:])
-        rest = shards * rows(units(self.weights)[0], shards)
+        # what is trained of it is the average itself
+        follower = rows([w for w in self.follower if not w.trained], shards)
+        sizes = sorted(shards * rows(unit, shards) for unit in units(self.weights.all)[1:])
+        rest = shards * rows(units(self.weights.all)[0], shards)
         block = sizes[-1] if sizes else 0
         gradients = WIDE * updated
         if way.whole_weights:
@@ -295,7 +310,8 @@ class Held:
             gathered=gathered,
             stepping=0 if way.offload else gradients,
             temporary=0 if way.offload else self.squares(max(w.size for w in self.trained)),
-            host=WIDE * held * way.offload,
+            host=WIDE * (held + follower) * way.offload,
+            follower=0 if way.offload else WIDE * follower,
             lent=gradients * way.offload,
         )
 
@@ -331,5 +347,11 @@ class Held:
         )
 
     def shared(self, mine: list[list[Weight]]) -> int:
-        """Bytes of fairscale's averages that are a follower's, too: of the rank with fewest."""
-        return WIDE * min(map(elements, mine)) if self.follower else 0
+        """Bytes of fairscale's averages that are a follower's, too: so that the sum is right of the
+        rank that holds most, all else being of the rank that updates most."""
+        if not self.follower:
+            return 0
+        state = 2 if isinstance(self.recipe.optim, SGD) else 3  # moments, average
+        sizes = [(elements(part), elements([w for w in part if w.followed])) for part in mine]
+        most = max(updated for updated, _ in sizes)
+        return WIDE * min(state * (most - updated) + shared for updated, shared in sizes)

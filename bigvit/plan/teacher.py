@@ -55,5 +55,5 @@ def temporary_bytes(recipe: Recipe, layout: Layout, run: Run, per_node: int) -> 
     made = layout.micro_batch * (images + max(part.passing for part in parts(its, 0.0)))
     if _shards(layout, run, per_node) == 1:
         return made
-    rest, *blocks = map(elements, units(weights_of(its)))
+    rest, *blocks = map(elements, units(weights_of(its).all))
     return made + BYTES[its.precision] * (rest + 3 * max(blocks, default=0))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from bigvit.engines.arrangement import NAMED
+from bigvit.engines.arrangement import NAMED, Arrangement
 from bigvit.plan.cuts import (
     WHOLE_BUCKET,
     bucketed,
@@ -20,12 +20,16 @@ from bigvit.plan.cuts import (
     units,
     zero_of,
 )
+from bigvit.plan.follower import asked, follower_weights, seen
+from bigvit.plan.kept import gathered_bytes, reduced_bytes
 from bigvit.plan.matrices import spread
 from bigvit.plan.weights import BYTES, Weight, weights_of
 from bigvit.recipe import Lamb, Layout, Recipe, Run
 
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"]
-What = Literal["gradients", "weights", "norms", "losses", "statistics", "matrices"]
+What = Literal[
+    "gradients", "weights", "follower", "norms", "losses", "statistics", "matrices", "kept"
+]
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes after which DistributedDataParallel reduces
 
@@ -69,7 +73,8 @@ def traffic(
             each = sent.owned()
         case "single":
             pass
-    return (*each, *sent.matrices(layout, rank), *sent.losses())
+    kept = sent.kept(layout)
+    return (*each, *sent.matrices(layout, rank), *sent.losses(), *kept)
 
 
 def totals(sent: Iterable[Collective]) -> Counter[tuple[str, int]]:
@@ -90,6 +95,8 @@ class Sent:
         self.weights = weights_of(recipe)
         self.trained = self.weights.trained
         self.groups = self.weights.groups(recipe.layer_decay != 1)
+        self.follower = follower_weights(recipe)
+        self.asked, self.passes = len(asked(recipe)), 1 + len(seen(recipe))
         self.type, self.gradient = BYTES[recipe.precision], BYTES[recipe.gradient_precision]
 
     def of(
@@ -122,6 +129,11 @@ class Sent:
         if statistics := self.weights.statistics:
             yield from self.of("all-reduce", "statistics", 4 * statistics, 1)
 
+    def kept(self, layout: Layout) -> Iterator[Collective]:
+        """What objectives compare and average over ranks."""
+        yield from self.of("all-gather", "kept", *gathered_bytes(self.recipe, layout))
+        yield from self.of("all-reduce", "kept", *reduced_bytes(self.recipe, layout))
+
     def ratios(self, groups: Sequence[Sequence[Weight]]) -> Iterator[Collective]:
         """The sums of squares of LAMB's trust ratios, of weights and of directions, in float64: of
         the decayed parameters of each tensor that the optimizer sees."""
@@ -143,7 +155,8 @@ class Sent:
         yield from self.of("all-reduce", "gradients", self.gradient * size, times)
 
     def flat(self, zero: dict[str, Any]) -> Iterator[Collective]:
-        """ZeRO 1 and 2: whole gradients, of which each rank takes its part; then the weights."""
+        """ZeRO 1 and 2: whole gradients, of which each rank takes its part; then the weights, and
+        their average for a follower."""
         micro = self.micro if zero["stage"] == 2 else 1
         size = elements(self.trained)
         kind: Kind = "all-reduce"
@@ -154,15 +167,20 @@ class Sent:
         overlaps = bool(zero["overlap_comm"])
         yield from self.of(kind, "gradients", total, times, overlaps=overlaps, spread=micro)
         flat = self.world * sum(share(elements(group), self.world) for group in self.groups)
-        yield from self.of("all-gather", "weights", self.type * flat, len(self.groups))
+        gathered = self.type * flat, len(self.groups)
+        yield from self.of("all-gather", "weights", *gathered)
+        if self.follower:
+            yield from self.of("all-gather", "follower", *gathered)
         yield from self.of("all-reduce", "norms", 4 * len(self.groups), len(self.groups))
         yield from self.ratios(self.groups)
 
     def pieces(self, zero: dict[str, Any]) -> Iterator[Collective]:
         """ZeRO 3: weights as they are needed, and gradients as they come."""
         inner = min(zero["zero_hpz_partition_size"], self.world)
-        small = persistent(self.weights, zero)
-        first, again = gathers(self.weights, zero, self.run.checkpoint_activations)
+        small = persistent([*self.weights.all, *self.follower], zero)
+        passes = self.passes, self.asked
+        recomputed = self.run.checkpoint_activations
+        first, again = gathers(self.weights, zero, recomputed, self.follower, passes)
         near = inner if inner > 1 else self.world  # the ranks that have it after the first time
         for weights, times, ranks in (
             (first, 1, self.world),
@@ -176,6 +194,11 @@ class Sent:
             )
         total = self.type * self.world * pieces(small, self.world)
         yield from self.of("all-gather", "weights", total, len(small))
+        # what is small of the follower: with those, and anew once it has followed
+        ours = set(map(id, self.follower))
+        small = [w for w in small if id(w) in ours]
+        total = self.type * self.world * pieces(small, self.world)
+        yield from self.of("all-gather", "follower", total, 1 if small else 0)
         whole = elements(self.trained)
         kind: Kind = "all-reduce"
         if zero["reduce_scatter"]:
@@ -192,18 +215,16 @@ class Sent:
         """fsdp2: each block is gathered for forward, and for backward if it was not kept."""
         way = NAMED["fsdp2"][self.run.arrangement]
         shards = self.node if way.within_hosts else self.world
-        all_ = units(self.weights)
-        total = self.type * shards * rows(self.weights.all, shards)
+        all_ = units(self.weights.all)
+        # what lies in no block once a way; blocks once a pass. Kept, blocks go with the backward
+        # pass of the last group of views, and come again for those before
         times = 1 if way.whole_weights else 2 * self.micro
-        yield from self.of(
-            "all-gather",
-            "weights",
-            times * total,
-            times * len(all_),
-            ranks=shards,
-            overlaps=True,
-            spread=1 if way.whole_weights else self.micro,
-        )
+        times_of_blocks = self.passes * times
+        yield from self._gathered("weights", all_, shards, times, times_of_blocks, way)
+        if self.follower:
+            times, of_blocks = self.micro, self.micro * self.asked
+            each = units(self.follower)
+            yield from self._gathered("follower", each, shards, times, of_blocks, way)
         cut = self.gradient * rows(self.trained, shards)
         count = sum(1 for unit in all_ if any(w.trained for w in unit))
         yield from self.of(
@@ -229,6 +250,32 @@ class Sent:
         if isinstance(self.recipe.optim, Lamb) and self.recipe.optim.weight_decay:
             yield from self.of("all-reduce", "norms", 16 * len(self.trained), 1, ranks=shards)
 
+    def _gathered(
+        self,
+        what: What,
+        all_: list[list[Weight]],
+        shards: int,
+        times: int,
+        of_blocks: int,
+        way: Arrangement,
+    ) -> Iterator[Collective]:
+        """What fsdp2 gathers.
+
+        Args:
+            times, of_blocks: of what lies in no block, and of each block.
+        """
+        rest, *blocks = (self.type * shards * rows(unit, shards) for unit in all_)
+        total = times * rest + of_blocks * sum(blocks)
+        yield from self.of(
+            "all-gather",
+            what,
+            total,
+            times + of_blocks * len(blocks),
+            ranks=shards,
+            overlaps=True,
+            spread=1 if way.whole_weights and what == "weights" else self.micro,
+        )
+
     def owned(self) -> Iterator[Collective]:
         """fairscale: gradients to all ranks or to the one that steps them, and weights back."""
         total = self.type * elements(self.trained)
@@ -241,6 +288,8 @@ class Sent:
             times = sum(1 + alone(part, whole) for part in mine if part)
             yield from self.of("reduce", "gradients", total, times, overlaps=True)
         yield from self.of("broadcast", "weights", total, sum(map(bool, mine)))
+        followed = self.type * elements([w for w in self.follower if w.trained])
+        yield from self.of("broadcast", "follower", followed, sum(map(bool, mine)))
         yield from self.of("all-reduce", "norms", 4, 1)
 
 

@@ -28,6 +28,9 @@ class Weight(NamedTuple):
     trained: bool
     parts: int = 1  # matrices that lie above each other in it, as Muon takes them
     hidden: bool = False  # one that Muon steps
+    behind: bool = False  # of an objective, not of the model
+    followed: bool = True  # one that a follower, where there is one, has a copy of
+    held: bool = False  # one that an objective holds back at first
 
 
 def hidden(weights: Iterable[Weight]) -> list[Weight]:
@@ -47,29 +50,30 @@ class Weights(NamedTuple):
 
     def groups(self, by_layer: bool) -> list[list[Weight]]:
         """The optimizer's groups, as `bigvit.optim.groups` makes them."""
-        found: dict[tuple[int, bool, bool], list[Weight]] = {}
+        found: dict[tuple[int, bool, bool, bool], list[Weight]] = {}
         for w in self.trained:
-            key = w.layer if by_layer else 0, not w.decayed, not w.hidden
+            key = w.layer if by_layer else 0, not w.decayed, not w.hidden, w.held
             found.setdefault(key, []).append(w)
         return [found[key] for key in sorted(found)]
 
 
 def weights_of(recipe: Recipe) -> Weights:
     """All that a recipe's task has, the objectives' too; but for a follower's."""
-    return _of_task(recipe, predictors=True)
-
-
-def followed_of(recipe: Recipe) -> Weights:
-    """Those of them that a follower, where there is one, has a copy of."""
-    return _of_task(recipe, predictors=False)
-
-
-def _of_task(recipe: Recipe, predictors: bool) -> Weights:
     size = recipe.data.image_size
     qkv = recipe.optim.qkv if isinstance(recipe.optim, Muon) else None
-    ops = (op for each in recipe.objectives for op in heads(each, recipe) if op.parameters)
-    behind = tuple(op for op in ops if predictors or not op.module.startswith("predictor"))
+    behind = tuple(
+        (op, _followed(each, op))
+        for each in recipe.objectives
+        for op in heads(each, recipe)
+        if op.parameters
+    )
     return _weights(recipe.model, size, behind, recipe.trainable, recipe.classifies, qkv)
+
+
+def _followed(objective: Objective, op: Op) -> bool:
+    """Whether an objective's follower has what it computes by itself."""
+    asks = isinstance(objective, Grafit | Dino) and bool(objective.asked)
+    return asks and not op.module.startswith("predictor")
 
 
 def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
@@ -92,13 +96,13 @@ def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
 def _weights(
     model: Model,
     size: ImageSize,
-    behind: tuple[Op, ...],
+    behind: tuple[tuple[Op, bool], ...],
     trainable: Trainable,
     classifies: bool,
     qkv: Literal["split", "whole"] | None,
 ) -> Weights:
     """Args:
-    behind: of the objectives.
+    behind: of the objectives, and whether it is followed.
     qkv: what Muon does with these, None where the optimizer is another one.
     """
     ops = (op for op in model.ops(size) if op.parameters)
@@ -119,8 +123,10 @@ def _weights(
             blocks += block is not None
     if qkv is not None:
         own, found = ([_for_muon(w, blocks, qkv) for w in each] for each in (own, found))
-    for op in behind:
-        found += _of(op, None, blocks + 1, modules, True)
+    for op, followed in behind:
+        held = op.module.startswith("head.prototypes")
+        its = _of(op, None, blocks + 1, modules, True)
+        found += (w._replace(behind=True, followed=followed, held=held) for w in its)
         modules += 1
         statistics += op.parameters * (op.kind == "batch norm")
     return Weights((*own, *found), statistics)

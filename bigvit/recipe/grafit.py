@@ -57,6 +57,10 @@ class Grafit:
         """Groups of views that it wants of the follower."""
         return self.seen
 
+    def embedding(self, width: int) -> int:
+        """Numbers of an embedding, where features have `width`."""
+        return self.projector.dim if self.projector else width
+
     def ops(self, width: int, count: int, images: int) -> Iterator[Op]:
         """What is computed of an image, in float32, beside the trunk.
 
@@ -66,9 +70,8 @@ class Grafit:
             images: in the memory.
         """
         rows = (1 if self.knn else 0) + (count if self.instance else 0)
-        dim = width
+        dim = self.embedding(width)
         if projector := self.projector:
-            dim = projector.dim
             yield from _mlp("projector", rows, width, projector.hidden_dim, projector.norm, dim)
         if self.instance and (predictor := self.predictor):
             yield from _mlp("predictor", count, dim, predictor.hidden_dim, predictor.norm, dim)

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from bigvit.checkpoint.save import DTYPES
 from bigvit.data.batch import Batch
+from bigvit.data.class_weights import asks_for_labels
 from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import draw
 from bigvit.data.prepare import Prepare
 from bigvit.data.workers import view_shapes
 from bigvit.engines.build import build_engine, outline
 from bigvit.engines.engine import Engine, Pending
-from bigvit.engines.kept import KEPT
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Layout, Rates, Recipe, Run, sides
 from bigvit.rehearse.pieces import Piece
@@ -70,19 +71,21 @@ def rehearse(
     ranks = Ranks(rank, layout.world, here, None, hosts=("",) * layout.world)
     whole = outline(recipe)
     shapes = {name: t.shape for name, t in (*whole.named_parameters(), *whole.named_buffers())}
-    micro = list[Pending]()
+    micro, batches = list[Pending](), list[Batch]()
+    teacher = None if recipe.teacher is None else partial(_silent, recipe)
     if fully:
         batches = [_batch(recipe, layout, whole, rank, i) for i in range(layout.accumulation)]
-        teacher = None if recipe.teacher is None else partial(_silent, recipe)
-        micro = Prepare(recipe, teacher=teacher).later(batches)
     mode = Pretend()
     forget()
+    if fully:
+        images = recipe.data.train_images if asks_for_labels(recipe) else None
+        labels = None if images is None else np.zeros(images, np.int64)
+        micro = Prepare(recipe, teacher=teacher, labels=labels).later(batches)
     with mode:
         engine = build_engine(
             recipe, run, layout, ranks, lambda name: torch.empty(shapes[name], device=here)
         )
-        # objectives say by themselves how what they keep is cut
-        slices = [part for part in engine.slices() if part.kind != KEPT]
+        slices = list(engine.slices())
         part = Part(
             rank,
             frozenset(Piece(s.name, s.kind, s.shape, s.start, s.stop, s.writer) for s in slices),

@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 from bigvit.engines.arrangement import NAMED
 from bigvit.engines.build import outline
+from bigvit.engines.kept import KEPT
 from bigvit.optim.groups import matrices, parameter_groups
 from bigvit.plan.cuts import owners, share, zero_of
-from bigvit.recipe import SGD, Layout, Recipe, Run
+from bigvit.plan.kept import memories
+from bigvit.recipe import SGD, Dino, Grafit, Layout, Recipe, Run
+from bigvit.task import Task
 
 
 class Piece(NamedTuple):
@@ -27,6 +30,16 @@ class Piece(NamedTuple):
 class _Parameter(NamedTuple):
     name: str
     size: int
+
+
+def _kept(task: Task, recipe: Recipe) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+    """What objectives keep: its name, its shape, and whether its rows are cut over the ranks."""
+    found = memories(recipe)
+    for name, each in zip(task.names, recipe.objectives, strict=True):
+        if isinstance(each, Grafit) and each.knn:
+            yield f"heads.{name}.memory", tuple(next(found)), True
+        elif isinstance(each, Dino):
+            yield f"heads.{name}.centre", (each.outputs,), False
 
 
 class Pieces:
@@ -54,11 +67,17 @@ class Pieces:
         for name in self.trained:
             squares = () if single or name in hidden else ("exp_avg_sq",)
             self.kinds[name] = ("weight", "exp_avg", *squares, *average)
+        self.kept = list(_kept(task, recipe))
 
     def of(self, rank: int) -> Iterator[Piece]:
         """Those of a rank."""
         for name, shape in self.statistics.items():
             yield Piece(name, "buffer", shape, 0, math.prod(shape), rank == 0)
+        for name, shape, cut in self.kept:
+            rows = (rank, rank + 1) if cut else (0, self.world)
+            start, stop = (math.prod(shape[1:]) * (r * shape[0] // self.world) for r in rows)
+            if start < stop:
+                yield Piece(name, KEPT, shape, start, stop, cut or rank == 0)
         for name, start, stop, writer in self._cut(rank):
             if start < stop:
                 for kind in self.kinds[name]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from bigvit.data.batch import Draws
 from bigvit.data.loader import test_places
 from bigvit.data.mix import draw
 from bigvit.data.sampler import Sampler
@@ -141,12 +142,12 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
     for micro in range(layout.accumulation):
         start, stop = span = layout.span(rank, micro)
         own, mine = task.draws(0, span), draw(recipe.data, recipe.seed, 0, span)
-        same &= _alike(tree_leaves(mixed), tree_leaves(mine), start, stop)
-        same &= _alike(tree_leaves(every.objectives), tree_leaves(own.objectives), start, stop)
-        for one, other in zip(
-            _kept(recipe, every.model, batch), _kept(recipe, own.model, stop - start), strict=True
-        ):
-            same &= torch.equal(one[start:stop], other)
+        same &= _alike(tree_leaves(mixed), tree_leaves(mine), span, batch)
+        same &= _alike(tree_leaves(every.objectives), tree_leaves(own.objectives), span, batch)
+        for views, all_, its in _passes(recipe, every, own):
+            images, place = views * batch, (views * start, views * stop)
+            kept = list(_kept(recipe, its, views * (stop - start)))
+            same &= _alike(list(_kept(recipe, all_, images)), kept, place, images)
     yield (
         f"what rank {rank} draws for a batch is its part of what all draw",
         ("" if same else "no: ")
@@ -168,9 +169,19 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
         )
 
 
-def _alike(whole: Sequence[Any], part: Sequence[Any], start: int, stop: int) -> bool:
+def _passes(recipe: Recipe, every: Draws, own: Draws) -> Iterator[tuple[int, Any, Any]]:
+    """What the model's passes drop, of all and of a rank, with the views of an image in them."""
+    yield 1, every.model, own.model
+    for group, all_, its in zip(recipe.data.groups, every.views, own.views, strict=True):
+        if all_ is not None:
+            yield group.count, all_, its
+
+
+def _alike(whole: Sequence[Any], part: Sequence[Any], span: tuple[int, int], images: int) -> bool:
+    """Whether what is drawn for each of so many images is the same in a part of them; and what is
+    of the batch, as a temperature, in all of it."""
     return len(whole) == len(part) and all(
-        torch.equal(one[start:stop], other)
+        torch.equal(one[slice(*span)] if len(one) == images else one, other)
         for one, other in zip(whole, part, strict=True)
         if isinstance(one, Tensor)
     )

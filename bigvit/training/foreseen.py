@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from bigvit.plan.activations import executed_macs
 from bigvit.plan.calibration import HERE, measured
 from bigvit.plan.choose import Choice, Machines
 from bigvit.plan.devices import Device, find_device, known_as
+from bigvit.plan.follower import trained_macs
 from bigvit.ranks.joining import Ranks
 from bigvit.ranks.launched import launched
 from bigvit.recipe import Command, Layout
@@ -24,7 +24,7 @@ class Foreseen:
     def __init__(self, choice: Choice, device: torch.device, batch: int) -> None:
         """Args: batch: global batches that were consumed before."""
         self.choice, self.device, self.before = choice, device, batch
-        self.macs = executed_macs(choice.recipe)
+        self.macs = trained_macs(choice.recipe)
         self.began = self.waited = 0.0
 
     def begins(self, batch: int) -> None:

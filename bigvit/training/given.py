@@ -1,7 +1,7 @@
 """What a run is given beside its recipe: a checkpoint to go on from, weights to start from, a
 teacher's, label maps, and how much classes count by its images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from bigvit.checkpoint.load import verified
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.teacher import TeacherWeights
 from bigvit.checkpoint.weights import Unfit, fitted, read_init
-from bigvit.data.class_weights import Weights, weights_for
+from bigvit.data.class_weights import Weights, asks_for_labels, weights_for
 from bigvit.data.index import shared
 from bigvit.data.label_maps.form import BadMaps
 from bigvit.data.label_maps.maps import LabelMaps
@@ -43,15 +43,23 @@ def given_checkpoint(
 def check_data(
     index: dict[str, Any],
     found: tuple[Path, Manifest] | None,
-    allowed: Sequence[str],
+    command: Command,
     ranks: Ranks,
+    report: Callable[[str], None],
 ) -> None:
-    """Refuse data that are not those of the checkpoint. Collective."""
+    """Refuse data that are not those of the checkpoint; of such as are allowed, say that a memory
+    is of others. Collective."""
     with ranks.agree_on_error(Refused, raised=Refused):
         if ranks.rank == 0 and found is not None and (before := found[1].data) is not None:
             what = f"{found[0]} is of a run on other data"
             before, now = shared(before, index), shared(index, before)
+            allowed = command.run.allow_change
             refuse_changes({"index": before}, {"index": now}, allowed, what)
+            if before.get("train") != now.get("train") and asks_for_labels(command.recipe):
+                report(
+                    "warning: the memory of embeddings is of the training images that were there "
+                    "before; each is forgotten by halves, whenever the image in its place is seen"
+                )
 
 
 def given_weights(command: Command, ranks: Ranks, report: Callable[[str], None]) -> Initial | None:

@@ -81,7 +81,7 @@ def run(
         first, losses = Place(manifest.batch, manifest.update), manifest.losses
         due = manifest.evaluation_due and test_set is not None
     index = compare_hosts(recipe, train_set, test_set, first.batch, ranks)
-    check_data(index, found, options.allow_change, ranks)
+    check_data(index, found, command, ranks, report)
     weights = given_class_weights(recipe, train_set, report)
     teaching, its = given_teacher(command, start, found, ranks, report)
     maps, theirs = given_maps(command, start, found, train_set, ranks, report)

@@ -77,6 +77,45 @@ def test_every_way_is_rehearsed(way, more, tmp_path):
         assert found["counted"]["sent"] == found["predicted"]["sent"]
 
 
+NEAR = {"stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 1000}
+FOLLOWED = ("coarse_digits_grafit", "--micro-batch", "10"), ("dino_fashion_vit", "--ema", "0.9")
+
+
+def followed(words: tuple[str, ...], way: str, tmp_path: Path) -> dict:
+    """A certificate of a recipe that a network follows, of the second of three or four ranks."""
+    engine, sharding = way.split()
+    ranks = "3" if words[0].startswith("coarse") else "4"
+    given = ("rehearse", *words, "--ranks", ranks, "--rank", "1", "--engine", engine)
+    out = tmp_path / "certificate.json"
+    assert main([*given, "--sharding", sharding, "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["failed"] == []
+    return found
+
+
+def test_a_follower_a_memory_and_views_are_rehearsed(tmp_path):
+    found = followed(FOLLOWED[0], "fsdp2 full", tmp_path)
+    said, counted = found["predicted"], found["counted"]
+    assert counted["sent"] == said["sent"] and len(found["proved"]) == 8
+    stay = ("weights", "moments", "average", "follower", "remembered", "buffers")
+    stepping = sum(said[kind] for kind in (*stay, "noted", "stepping"))
+    assert counted["stepping"] == pytest.approx(stepping, rel=0.002)
+    assert counted["slices"]["kept"] == 4 * 64 * (1497 // 3)
+    assert said["noted"] == 60 * (4 * 64 + 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", FOLLOWED)
+@pytest.mark.parametrize("way", [*(way for way in WAYS if "node" not in way), "deepspeed near"])
+@pytest.mark.parametrize("more", [(), ("--precision", "bf16")])
+def test_every_way_of_what_is_followed_is_rehearsed(words, way, more, tmp_path):
+    if way == "deepspeed near":
+        (tmp_path / "near.json").write_text(json.dumps({"zero_optimization": {"stage": 3, **NEAR}}))
+        way = f"deepspeed {tmp_path / 'near.json'}"
+    found = followed((*words, *more), way, tmp_path)
+    assert found["counted"]["sent"] == found["predicted"]["sent"] or way == "fairscale oss"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "more"), [(64, ()), (512, ("--batch-size", "4096"))])
 def test_a_billion_parameters_are_rehearsed_in_five_minutes_and_little_memory(
