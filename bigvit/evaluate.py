@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from bigvit.checkpoint.asked import refuse_untrained
 from bigvit.checkpoint.run import CLASSES, class_names, classes_map_of, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.data.bad import gather
@@ -175,6 +176,7 @@ def evaluate_checkpoint(
     else:
         checkpoint, manifest, task = trained(path, image_size, ema, crop_ratio)
     recipe = task.recipe
+    refuse_untrained(path, recipe.classifies)
     test_set = open_source(recipe.data, "test", data_root, classes_map_of(checkpoint))
     test_set, among, by = _by_the_runs_classes(test_set, checkpoint, recipe.data.classes)
     right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None

@@ -36,6 +36,15 @@ class Model(NamedTuple):
     classifies: bool = True  # whether its classifier was trained
 
 
+def refuse_untrained(name: object, classifies: bool) -> None:
+    """Raise ValueError where a classifier is asked that no objective trained."""
+    if not classifies:
+        raise ValueError(
+            f"{name}: its classifier was not trained, as none of its objectives classifies; "
+            "`bigvit neighbours` and `bigvit probe` say what its features are worth"
+        )
+
+
 def from_run(given: str, ema: bool, ranks: Ranks, trunk: bool = False) -> Model:
     """A run's newest checkpoint, or one.
 

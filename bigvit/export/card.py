@@ -305,6 +305,8 @@ def _changed(run: Mapping[str, Any]) -> str:
 def _limits(recipe: Recipe, about: About, evaluation: Mapping[str, float]) -> Iterator[str]:
     height, width = sides(about.size)
     yield "## Limits\n"
+    if not recipe.classifies:
+        yield "- Its classifier was not trained, and names classes by chance; its features were."
     yield f"- Whatever it is shown, it names one of the {recipe.model.num_classes:,} classes of"
     yield f"  {_dataset(recipe)}, and it has learned what is wrong or one-sided there, too."
     yield f"- It takes images of {height} x {width} pixels alone; others are scaled and cropped."

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from bigvit.checkpoint.asked import Model, from_run, from_timm
+from bigvit.checkpoint.asked import Model, from_run, from_timm, refuse_untrained
 from bigvit.checkpoint.of_timm import TIMM
 from bigvit.data.decode import Photo, content_of
 from bigvit.data.loader import test_batches
@@ -117,8 +117,10 @@ def predict(
     """Ask a model about every image of a source, in its order.
 
     Raises:
-        ValueError: the model has fewer classes, or its logits are not finite.
+        ValueError: the model has fewer classes, or was not trained to tell them, or its logits are
+            not finite.
     """
+    refuse_untrained(model.name, model.classifies)
     if top > model.outputs:
         raise ValueError(f"--top {top}: the model has {model.outputs} classes; choose no more")
     names = model.classes or []

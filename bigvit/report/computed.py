@@ -106,14 +106,16 @@ def _samples(told: Told, asked: Asked) -> Iterator[Block]:
     recipe = told.recipe
     assert recipe is not None
     run = Run(data_root=asked.root_of(told), classes_map=classes_map_of(told.path))
-    panels = sample_panels(recipe, run, 0, min(SAMPLES, recipe.batch_size))
+    each = 1 + sum(group.count for group in recipe.data.groups)  # with an image's views
+    count = min(-(-SAMPLES // each), recipe.batch_size)
+    panels = sample_panels(recipe, run, 0, count)
     pictures = [
         picture(
             of_tensor(panel.image),
-            f"Training image {i}: {', '.join(line.text for line in panel.lines)}",
+            f"Training image {1 + i // each}: {', '.join(line.text for line in panel.lines)}",
             [(line.text, "plain") for line in panel.lines],
         )
-        for i, panel in enumerate(panels, 1)
+        for i, panel in enumerate(panels)
     ]
     yield Text("Of the first training batch, as the model saw it: varied, mixed, with its targets.")
     yield Gallery(pictures)
@@ -241,7 +243,7 @@ def _offsets(told: Told, asked: Asked) -> Iterator[Block]:
 def _mistakes(told: Told, asked: Asked) -> Iterator[Block]:
     recipe = told.recipe
     assert recipe is not None
-    if not recipe.data.tested:
+    if not recipe.evaluated:
         return
     root = asked.root_of(told)
     answers, source, data = compare(

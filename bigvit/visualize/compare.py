@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bigvit.checkpoint.asked import Model, from_run, from_timm
+from bigvit.checkpoint.asked import Model, from_run, from_timm, refuse_untrained
 from bigvit.checkpoint.of_timm import TIMM
 from bigvit.data.loader import test_batches
 from bigvit.data.prepare import Normalise
@@ -121,6 +121,8 @@ def compare(
     """
     ranks = alone()
     runs = {each: from_run(each, ema, ranks) for each in given if not each.startswith(TIMM)}
+    for each, run in runs.items():
+        refuse_untrained(each, run.classifies)
     given_data = data is not None
     coarser = None
     if data is None:

@@ -1,5 +1,5 @@
 """A picture of a training batch as the model sees it: varied, mixed, with its targets and, where it
-learns from some, label maps."""
+learns from some, label maps and further views."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, panels, save, sho
 
 CELL = 112  # smallest width of an image in the picture, pixels
 GOLDEN = 0.618034  # the golden section
+GREY = "0.4"
 LINES = 3  # of text below it
 LINE = 14  # pixels from one to the next
 MARGINS = Margins(below=52)
@@ -44,13 +45,13 @@ class Panel(NamedTuple):
 
 def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) -> None:
     """Write the first `count` images of a global batch, with mixed targets, as one picture; beside
-    each its label map, if there are some.
+    each its label map and its further views, if there are some.
 
     Raises:
         BadMaps: they are not of these images.
     """
     drawn = sample_panels(recipe, run, number, count)
-    save(picture(drawn, 1 if run.label_maps is None else 2), path)
+    save(picture(drawn, len(drawn) // count), path)
 
 
 def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Panel]:
@@ -75,12 +76,25 @@ def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Pan
     of_cells = targets.map
     if of_cells is None and targets.crop is not None:
         of_cells = targets.crop[:, None, None]
+    # a cell is as large as the largest
+    size = [max(each.shape[d] for each in (pixels, *batch.views)) for d in (-2, -1)]
     drawn = list[Panel]()
     for i in range(count):
-        drawn.append(Panel(pixels[i], _best(targets.dense[i], source.classes)))
+        drawn.append(Panel(_within(pixels[i], size), _best(targets.dense[i], source.classes)))
         if maps is not None and of_cells is not None:
-            drawn.append(of_map(of_cells[i], source.classes, pixels.shape[2:]))
+            each = of_map(of_cells[i], source.classes, pixels.shape[2:])
+            drawn.append(each._replace(image=_within(each.image, size)))
+        for group, views in enumerate(batch.views, start=1):
+            for number, view in enumerate(_within(views[i], size), start=1):
+                drawn.append(Panel(view, [Line(f"view {group}.{number}", GREY)]))
     return drawn
+
+
+def _within(pixels: Tensor, size: Sequence[int]) -> Tensor:
+    """Pixels (..., C, h, w) in the upper left corner of white ones, so many high and wide."""
+    canvas = pixels.new_full((*pixels.shape[:-2], *size), 255)
+    canvas[..., : pixels.shape[-2], : pixels.shape[-1]] = pixels
+    return canvas
 
 
 def of_map(shares: Tensor, classes: list[str], size: Sequence[int]) -> Panel:

@@ -85,6 +85,8 @@ def followed(words: tuple[str, ...], way: str, tmp_path: Path) -> dict:
     """A certificate of a recipe that a network follows, of the second of three or four ranks."""
     engine, sharding = way.split()
     ranks = "3" if words[0].startswith("coarse") else "4"
+    if engine == "fairscale" and "bf16" in words:
+        words = (*words, "--gradient-precision", "bf16")
     given = ("rehearse", *words, "--ranks", ranks, "--rank", "1", "--engine", engine)
     out = tmp_path / "certificate.json"
     assert main([*given, "--sharding", sharding, "--out", str(out)]) == 0
