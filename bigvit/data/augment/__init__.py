@@ -196,7 +196,10 @@ def test_image(image: Image.Image | Photo, data: Data) -> NDArray[np.uint8]:
         BadImage: it is cut off or damaged.
     """
     if isinstance(data, Digits):
-        return _array(image.image() if isinstance(image, Photo) else image)
+        if isinstance(image, Photo):  # a file's, of any size and in colour
+            height, width = sides(data.image_size)
+            image = image.image().convert("L").resize((width, height), Image.Resampling.BICUBIC)
+        return _array(image)
     part = crop.central(data.image_size, data.test_crop_ratio, image.size)
     if isinstance(image, Photo):
         pixels = image.part(part)
