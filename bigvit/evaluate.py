@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +27,29 @@ from bigvit.task import DTYPES, PREDICTION
 
 class Interrupted(Exception):
     """An evaluation was not finished."""
+
+
+class Measured(Protocol):
+    """What an evaluation found."""
+
+    @property
+    def images(self) -> int:
+        """That were looked at."""
+        ...
+
+    @property
+    def bad(self) -> tuple[str, ...]:
+        """Names of those that could not be read."""
+        ...
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, by name, as metrics.jsonl has it."""
+        ...
+
+    def said(self, averaged: Mapping[str, Any] | None) -> str:
+        """It in words, beside what the average of the weights has (its `as_json`), if that was
+        measured."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +80,14 @@ class Counts:
             **({} if self.among_all is None else {"among_all_classes": self.among_all.scores}),
             **{name: counts.scores for name, counts in self.heads.items()},
         }
+
+    def said(self, averaged: Mapping[str, Any] | None) -> str:
+        """The best ones in words, each head's and the average's behind them."""
+        shown = self.as_json()
+        parts = [f"{n.replace('_', ' ')} {shown[n]['top1']:.2f} %" for n in self.heads]
+        parts += [] if averaged is None else [f"average {averaged['top1']:.2f} %"]
+        also = f" ({', '.join(parts)})" if parts else ""
+        return f"top-1 {shown['top1']:.2f} %{also}  top-5 {shown['top5']:.2f} %"
 
     @property
     def scores(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Task(nn.Module):
         self.objectives = dict(zip(self.names, built, strict=True))
         self.heads = nn.ModuleDict(self.objectives)  # what only training needs
         self.wanted = sorted({block for each in built for block in each.wanted})
+        self.answering = next((each for each in built if each.answers), None)
         self.seen = sorted({group for each in built for group in each.seen})
         self.asked = sorted({group for each in built for group in each.asked})
         if self.asked and following:
@@ -94,7 +95,7 @@ class Task(nn.Module):
             group: pooled_of(self.model, self._to_model(views[group - 1]), draws.views[group - 1])
             for group in self.seen
         }
-        epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
+        epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.epochs
         losses: dict[str, Tensor] = {}
         for (name, each), drawn in zip(self.objectives.items(), draws.objectives, strict=True):
             answers = followed.get(name, followed[TRUNK])
@@ -103,7 +104,7 @@ class Task(nn.Module):
                 followed={group: answers[group] for group in each.asked},
             )
             losses[name] = each.weighted(each(own, targets, drawn), epoch, epochs)
-        if self.seen or self.asked:
+        if self.seen or self.asked or self.answering is not None:
             # a head that no objective reads has a gradient, too: engines wait for it
             losses[self.names[0]] = losses[self.names[0]] + 0 * output.logits.float().sum()
         return losses
@@ -121,10 +122,16 @@ class Task(nn.Module):
         return self.predictions(images)[PREDICTION]
 
     def predictions(self, images: Tensor) -> dict[str, Tensor]:
-        """The same by name: the prediction's and, where it is made of two heads', each one's."""
+        """The same by name: the prediction's and, where it is made of two heads', each one's. Where
+        an objective answers (`Objective.answers`), what it says."""
         training = self.training
         self.eval()
-        output = self.model(self._to_model(images))
+        wanted = self.wanted if self.answering is not None else ()
+        output = self.model(self._to_model(images), None, wanted)
+        if self.answering is not None:
+            said = self.answering.answer(output, (images.shape[-2], images.shape[-1]))
+            self.train(training)
+            return said
         self.train(training)
         found = {PREDICTION: output.prediction(self.recipe.model.fusion)}
         if output.distillation is not None:

@@ -3,9 +3,10 @@
 import math
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 from bigvit.ranks.launched import launched
-from bigvit.recipe import Data, sides
+from bigvit.recipe import Data, Detection, Segmentation, sides
 
 MOST = 12  # data processes of a rank, unless it is told another number
 PREFETCH = 4  # micro-batches that each makes ahead
@@ -33,6 +34,17 @@ def slots(workers: int) -> int:
 def shape_of(data: Data) -> tuple[int, int, int]:
     """Of an image as it goes into a batch, (C, H, W)."""
     return (data.channels, *sides(data.image_size))
+
+
+def scene_of(data: Data) -> Literal["labels", "objects"] | None:
+    """What is known of an image besides one label."""
+    match data:
+        case Segmentation():
+            return "labels"
+        case Detection():
+            return "objects"
+        case _:
+            return None
 
 
 def view_shapes(data: Data) -> list[tuple[int, int, int, int]]:

@@ -259,7 +259,7 @@ def _training(found: Found, run: Mapping[str, Any]) -> Iterator[str]:
     if recipe.teacher is not None:
         yield f"It learned from a teacher, a {type(recipe.teacher.model).__name__}, as well.\n"
     yield (
-        f"{recipe.schedule.epochs} epochs of {recipe.updates_per_epoch:,} updates with "
+        f"{recipe.epochs} epochs of {recipe.updates_per_epoch:,} updates with "
         f"{recipe.batch_size:,} images each; these weights are of update {manifest.update:,}. "
         "All values:\n"
     )

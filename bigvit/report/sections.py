@@ -65,7 +65,7 @@ def _figures(told: Told) -> Iterator[Figure]:
         share = told.batch / max(1, recipe.updates)
         done = f"{told.batch:,} of {recipe.updates:,} updates"
         epoch = f"{told.batch / max(1, recipe.updates_per_epoch):.4g}"
-        yield Figure("Epochs", f"{epoch} / {recipe.schedule.epochs}", done, share)
+        yield Figure("Epochs", f"{epoch} / {recipe.epochs}", done, share)
     elif told.batch:
         yield Figure("Updates", f"{told.batch:,}")
     if pace is not None:

@@ -16,7 +16,7 @@ from bigvit.checkpoint.run import CLASSES
 from bigvit.data.batch import Batch
 from bigvit.engines.engine import StepInfo
 from bigvit.engines.teacher import Stopwatch
-from bigvit.evaluate import Counts
+from bigvit.evaluate import Measured
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import to_json
 from bigvit.training.beside import Beside
@@ -207,20 +207,16 @@ class Progress:
     def _status(self, folder: RunFolder) -> None:
         self.beside.write("status.json", folder.write_status, kept=1)
 
-    def evaluated(self, place: Place, counts: Counts, averaged: Counts | None) -> None:
+    def evaluated(self, place: Place, counts: Measured, averaged: Measured | None) -> None:
         """The test images were counted, by the weights and, where asked for, by their average."""
         if self.folder is not None:
             shown = counts.as_json()
             ema = {} if averaged is None else {f"ema_{k}": v for k, v in averaged.as_json().items()}
             self._write(self.folder, metrics.EVALUATION, place, {**shown, **ema})
-            names = {name: name.replace("_", " ") for name in counts.heads}
-            parts = [f"{spoken} {shown[name]['top1']:.2f} %" for name, spoken in names.items()]
-            parts += [f"average {ema['ema_top1']:.2f} %"] if ema else []
-            also = f" ({', '.join(parts)})" if parts else ""
+            said = counts.said(None if averaged is None else averaged.as_json())
             self.say(
                 f"epoch {place.batch / self.recipe.updates_per_epoch:g}  "
-                f"top-1 {shown['top1']:.2f} %{also}  top-5 {shown['top5']:.2f} %  "
-                f"of {counts.images} test images"
+                f"{said}  of {counts.images} test images"
             )
             self._begin(place)
 

@@ -53,7 +53,7 @@ def beginning(
     said = (
         f"{command.name}: {kind}; {type(data).__name__}: {train:,} training images of {classes:,} "
         f"classes{tested}, {pixels} px. {cut} = batch {recipe.batch_size:,}; {recipe.updates:,} "
-        f"updates in {recipe.schedule.epochs:,} epochs; {recipe.precision}, {way}, {where}; "
+        f"updates in {recipe.epochs:,} epochs; {recipe.precision}, {way}, {where}; "
         f"{folder}, {start}."
     )
     if planned is not None:

@@ -87,6 +87,8 @@ def draw(
                 _draw_augment(data, *place),
                 erasing.draw(data, *place),
             )
+        case _:
+            raise AssertionError(f"{type(data).__name__} is drawn by data/scenes.py")
 
 
 def _draw_augment(data: Images, *place: int) -> Three | Operations | Varied | None:
@@ -197,6 +199,7 @@ def test_image(image: Image.Image | Photo, data: Data) -> NDArray[np.uint8]:
     """
     if isinstance(data, Digits):
         return _array(image.image() if isinstance(image, Photo) else image)
+    assert isinstance(data, Images)
     part = crop.central(data.image_size, data.test_crop_ratio, image.size)
     if isinstance(image, Photo):
         pixels = image.part(part)
