@@ -10,9 +10,7 @@ from torch.utils._pytree import tree_map_only
 from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import MixDraws
 from bigvit.data.objects import Objects
-
-UNTOLD = 255
-"""The class of pixels of which none is told."""
+from bigvit.recipe.scene import UNTOLD as UNTOLD
 
 
 class Draws(NamedTuple):

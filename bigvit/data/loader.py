@@ -1,6 +1,7 @@
 """From image numbers to micro-batches, in any number of worker processes."""
 
 import atexit
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -69,7 +70,8 @@ def _train_sample(
     for attempt in range(ATTEMPTS):
         try:
             if isinstance(data, Segmentation | Detection):
-                return scenes.train_sample(source, data, seed, place)._replace(bad=tuple(bad))
+                here = place._replace(id=id)
+                return scenes.train_sample(source, data, seed, here)._replace(bad=tuple(bad))
             image = source.open(id)
             drawn, *others = (
                 augment.draw(own, seed, epoch, slot, image.size, view)
@@ -246,13 +248,31 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
         Unread: this machine cannot read images.
     """
     ring = images.ring
-    with_slots: Any = ((ring.free.popleft(), wanted) for wanted in places)
+    with_slots = ((ring.free.popleft(), wanted) for wanted in places)
+    with contextlib.closing(in_order(images, with_slots, workers)) as made:
+        for filled in made:
+            if isinstance(filled, Unread):
+                raise filled
+            yield filled.batch()
+
+
+def in_order(data: Dataset[Any], asked: Iterable[Any], workers: int) -> Generator[Any]:
+    """What data processes answer, in the order that they are asked in.
+
+    Args:
+        data: answers all of what is asked at once, as a batch (`__getitems__`), or one by one.
+
+    Raises:
+        Unread: one of them died.
+    """
+    batches = hasattr(data, "__getitems__")
+    by: dict[str, Any] = {"batch_sampler": asked}
     loader = DataLoader(
-        images,
-        batch_sampler=with_slots,
+        data,
+        **(by if batches else {"sampler": asked, "batch_size": None}),
         num_workers=workers,
-        collate_fn=lambda filled: filled,
-        pin_memory=torch.accelerator.is_available(),
+        collate_fn=lambda made: made,
+        pin_memory=batches and torch.accelerator.is_available(),
         worker_init_fn=_live_and_die_with_the_rank,
         multiprocessing_context="fork" if workers else None,
         prefetch_factor=PREFETCH if workers else None,
@@ -262,10 +282,7 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
     if end is not None:  # at its exit Python waits for them, and they heed no other request
         atexit.register(end)
     try:
-        for filled in made:
-            if isinstance(filled, Unread):
-                raise filled
-            yield filled.batch()
+        yield from made
     except RuntimeError as error:
         raise lost(error) from None
     finally:

@@ -68,6 +68,19 @@ class Inputs(NamedTuple):
     views: tuple[Tensor, ...] = ()
 
 
+def within(sizes: Tensor, shape: Sequence[int]) -> Tensor:
+    """Where images are that lie in the upper left corner of something larger (B, H, W), bool.
+
+    Args:
+        sizes: height and width of each (B, 2).
+        shape: H and W.
+    """
+    down, across = (
+        torch.arange(side, device=sizes.device) < sizes[:, i, None] for i, side in enumerate(shape)
+    )
+    return down[:, :, None] & across[:, None]
+
+
 class Normalise:
     """Pixels (..., C, H, W) uint8 -> float32 on the device, of the data's mean 0, deviation 1."""
 
@@ -151,6 +164,8 @@ class Prepare:
         if batch.varied is not None:
             images = on_device.apply(images, batch.varied)
         images = self.normalise(images)
+        if batch.sizes is not None:
+            images = images * within(batch.sizes, images.shape[2:])[:, None]
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()
         own, crop, mix = dense, None, None

@@ -1,6 +1,7 @@
 """Images of which more than one label is known: what is drawn once is done to image, labels, masks
 and boxes alike."""
 
+from bigvit.data import pixel_labels
 from bigvit.data.sample import Sample, TestIndex, TrainIndex
 from bigvit.data.sources import Source
 from bigvit.recipe import Detection, Segmentation
@@ -16,7 +17,7 @@ def train_sample(
     """
     match data:
         case Segmentation():
-            raise NotImplementedError
+            return pixel_labels.train_sample(source, data, seed, place)
         case Detection():
             raise NotImplementedError
 
@@ -29,6 +30,6 @@ def test_sample(source: Source, data: Segmentation | Detection, place: TestIndex
     """
     match data:
         case Segmentation():
-            raise NotImplementedError
+            return pixel_labels.test_sample(source, data, place)
         case Detection():
             raise NotImplementedError

@@ -39,6 +39,7 @@ from bigvit.recipe.objective import (
 from bigvit.recipe.optim import SGD
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
+from bigvit.recipe.scene import MOST_CLASSES
 from bigvit.recipe.segmentation import Segmentation
 from bigvit.recipe.views import check_views
 from bigvit.recipe.words import check_text
@@ -177,7 +178,12 @@ def _check_data(recipe: Recipe) -> None:
                     f"data.views: {data.views} is not allowed without data.augment, as all views "
                     "would be the image itself; choose 0, or shift them"
                 )
-        case Segmentation() | Detection():
+        case Segmentation():
+            most = MOST_CLASSES
+            allow("data.classes", data.classes, data.classes <= most, f"1 to {most}")
+            low, high = data.factor
+            allow("data.factor", data.factor, low <= high, "two numbers that do not fall")
+        case Detection():
             pass
         case Images():
             _check_crop(data, "data")

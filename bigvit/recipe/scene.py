@@ -11,6 +11,11 @@ Count = Annotated[int, Bound(1, 10**11)]
 Factors = Annotated[tuple[float, float], Bound(0.01, 100.0)]
 TestCount = TestImages
 
+UNTOLD = 255
+"""The class of pixels of which none is told."""
+MOST_CLASSES = UNTOLD - 1
+"""Of pixels: their numbers, those of a map where 0 is no class, and UNTOLD fit into a byte."""
+
 
 class Scene:
     """What such data have none of: further views, levels of classes, mixing."""
