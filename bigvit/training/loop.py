@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from bigvit.checkpoint.load import fill
 from bigvit.checkpoint.save import NotSaved, Saver
@@ -49,6 +49,7 @@ from bigvit.training.spoken import beginning, taken_from
 from bigvit.training.start import Refused, Start
 
 Outcome = Literal["done", "requeue"]
+T = TypeVar("T")
 
 
 def run(
@@ -385,8 +386,8 @@ class Training:
         self.best.add(place.batch, counts, of_average)
         return True
 
-    def _next_of_evaluation(self, fetch: Callable[[], Batch | None]) -> Batch | None:
-        """A batch to predict, unless a rank wants to stop, or cannot read its own. Collective."""
+    def _next_of_evaluation(self, fetch: Callable[[], T | None]) -> T | None:
+        """What to predict next, unless a rank wants to stop, or cannot read its own. Collective."""
         batch, error = None, None
         try:
             batch = fetch()
