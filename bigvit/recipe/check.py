@@ -15,6 +15,7 @@ from bigvit.recipe.bounds import (
     check_numbers,
     leaves,
 )
+from bigvit.recipe.check_dense import check_dense
 from bigvit.recipe.data import (
     Digits,
     Images,
@@ -70,6 +71,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_distillation(recipe)
     _check_patches(recipe)
     _check_maps(recipe)
+    check_dense(recipe)
     check_views(recipe)
     check_length(recipe)
     if isinstance(recipe.optim, SGD) and recipe.optim.nesterov:
