@@ -206,6 +206,8 @@ def evaluate_checkpoint(
     else:
         checkpoint, manifest, task = trained(path, image_size, ema, crop_ratio)
     recipe = task.recipe
+    if recipe.dense is not None:
+        raise ValueError(f"{path}: its images have no class; see bigvit/dense/of_checkpoint.py")
     test_set = open_source(recipe.data, "test", data_root, classes_map_of(checkpoint))
     test_set, among, by = _by_the_runs_classes(test_set, checkpoint, recipe.data.classes)
     right = _read_labels(labels, test_set, recipe.model.num_classes) if labels else None

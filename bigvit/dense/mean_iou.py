@@ -87,6 +87,7 @@ def mean_iou(
     agreed: Callable[[Callable[[], Any]], Any] = lambda fetch: fetch(),
     scales: Sequence[float] = (1.0,),
     flips: bool = False,
+    only: Sequence[int] | None = None,
     seen: Callable[[WholeScene, Tensor], object] = lambda scene, classes: None,
 ) -> Overlaps:
     """Count how predictions overlap with what pixels are. Collective: every rank predicts equally
@@ -101,6 +102,7 @@ def mean_iou(
         workers: processes of this rank that decode.
         scales: at which each image is seen, as factors of the data's `longest` and `shortest`.
         flips: whether it is seen mirrored, too.
+        only: numbers of the images that are looked at; left out: all.
         seen: is told of each image that this rank predicted, and of the classes of its pixels.
 
     Raises:
@@ -113,18 +115,18 @@ def mean_iou(
     totals = torch.zeros(3 * count + 1, dtype=torch.int64)
     bad = list[int]()
     normalise = Normalise(data, ranks.device)
-    groups = -(-len(source) // batch_size)
-    mine = range(ranks.rank, groups, ranks.world)
-    ids = (id for group in mine for id in _of_group(group, batch_size, len(source)))
+    wanted = range(len(source)) if only is None else only
+    groups = [wanted[i : i + batch_size] for i in range(0, len(wanted), batch_size)]
+    mine = groups[ranks.rank :: ranks.world]
+    ids = (id for group in mine for id in group)
     stream = in_order(WholeScenes(source, data, scales), ids, workers)
-    steps = iter(range(-(-groups // ranks.world)))
+    steps = iter(range(-(-len(groups) // ranks.world)))
 
     def fetch() -> list[WholeScene] | None:
         step = next(steps, None)
         if step is None:
             return None
-        here = _of_group(mine[step], batch_size, len(source)) if step < len(mine) else range(0)
-        return [_read(next(stream)) for _ in here]
+        return [_read(next(stream)) for _ in (mine[step] if step < len(mine) else ())]
 
     try:
         while (scenes := agreed(fetch)) is not None:
@@ -148,10 +150,6 @@ def mean_iou(
         tuple(source.name(id) for id in every),
         time.perf_counter() - began,
     )
-
-
-def _of_group(group: int, size: int, images: int) -> range:
-    return range(group * size, min(images, (group + 1) * size))
 
 
 def _read(made: Any) -> WholeScene:

@@ -8,6 +8,7 @@ from bigvit.recipe.data import TestImages, ViewGroup
 __all__ = ["Scene"]
 
 Count = Annotated[int, Bound(1, 10**11)]
+Factor = Annotated[float, Bound(0.01, 100.0)]
 Factors = Annotated[tuple[float, float], Bound(0.01, 100.0)]
 TestCount = TestImages
 

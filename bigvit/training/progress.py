@@ -63,7 +63,10 @@ class Progress:
             return
         self._draw_from(first, folder)
         described = partial(
-            Board(folder.path / BOARD, 0).describe, folder.path.name, dict(flat(to_json(recipe)))
+            Board(folder.path / BOARD, 0).describe,
+            folder.path.name,
+            dict(flat(to_json(recipe))),
+            [_drawn(name) for name in recipe.metrics],
         )
         self.beside.write("TensorBoard's log", described)
         if sys.stderr.isatty():
@@ -189,7 +192,7 @@ class Progress:
         """A line of metrics.jsonl, and the same for TensorBoard."""
         epoch = self._write_line(folder, kind, place, measured)
         drawn = [("epoch", epoch), *_scalars(measured)]
-        renamed = [(name.replace("test_loss", "loss"), value) for name, value in drawn]
+        renamed = [(_drawn(name), value) for name, value in drawn]
         write = partial(self.boards[kind].add, renamed, place.batch, time.time())
         self.beside.write("TensorBoard's log", write)
         for tracker in self.trackers:
@@ -296,6 +299,11 @@ class Progress:
         self.beside.close()
         for tracker in self.trackers:
             tracker.close()
+
+
+def _drawn(name: str) -> str:
+    """What a number's curve is called, beside those of training."""
+    return name.replace("test_loss", "loss")
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,12 +16,13 @@ from bigvit.data.loader import train_batches
 from bigvit.data.mix import mix_images
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
-from bigvit.recipe import Layout, Recipe, Run
+from bigvit.recipe import Layout, Recipe, Run, Segmentation
 from bigvit.task import Task
 from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, panels, save, show_pixels
 
 CELL = 112  # smallest width of an image in the picture, pixels
 GOLDEN = 0.618034  # the golden section
+OPACITY = 0.6  # of classes upon an image
 LINES = 3  # of text below it
 LINE = 14  # pixels from one to the next
 MARGINS = Margins(below=52)
@@ -44,13 +45,14 @@ class Panel(NamedTuple):
 
 def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) -> None:
     """Write the first `count` images of a global batch, with mixed targets, as one picture; beside
-    each its label map, if there are some.
+    each its label map, if there are some, or the classes of its pixels upon it.
 
     Raises:
         BadMaps: they are not of these images.
     """
     drawn = sample_panels(recipe, run, number, count)
-    save(picture(drawn, 1 if run.label_maps is None else 2), path)
+    beside = run.label_maps is not None or isinstance(recipe.data, Segmentation)
+    save(picture(drawn, 2 if beside else 1), path)
 
 
 def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Panel]:
@@ -77,6 +79,10 @@ def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Pan
         of_cells = targets.crop[:, None, None]
     drawn = list[Panel]()
     for i in range(count):
+        if targets.labels is not None:
+            drawn.append(Panel(pixels[i], ()))
+            drawn.append(of_pixels(pixels[i], targets.labels[i], source.classes))
+            continue
         drawn.append(Panel(pixels[i], _best(targets.dense[i], source.classes)))
         if maps is not None and of_cells is not None:
             drawn.append(of_map(of_cells[i], source.classes, pixels.shape[2:]))
@@ -95,6 +101,21 @@ def of_map(shares: Tensor, classes: list[str], size: Sequence[int]) -> Panel:
     across = torch.arange(size[1]) * cells.shape[2] // size[1]
     lines = _best(shares.mean(dim=(0, 1)), classes, colour)
     return Panel(cells[:, down][:, :, across], lines)
+
+
+def of_pixels(pixels: Tensor, labels: Tensor, classes: list[str], title: str = "") -> Panel:
+    """An image (3, H, W) with each pixel's class (H, W) upon it as a colour, gray where none is
+    told; below it a title, if it has one, and the classes with the most of it."""
+    count = len(classes)
+    colours = torch.tensor([colour(number) for number in range(count)])
+    told = labels < count
+    upon = colours[labels.clamp(max=count - 1).long()].permute(2, 0, 1)
+    image = pixels / 255
+    gray = image.mean(dim=0, keepdim=True).expand_as(image)
+    image = torch.where(told, torch.lerp(gray, upon, OPACITY), gray)
+    shares = torch.bincount(labels[told].flatten(), minlength=count) / max(1, int(told.sum()))
+    lines = [*([Line(title)] if title else []), *_best(shares, classes, colour)]
+    return Panel((image * 255).round().to(torch.uint8), lines[:LINES])
 
 
 def colour(number: int) -> Colour:
