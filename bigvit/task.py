@@ -9,6 +9,7 @@ from bigvit import models, objectives
 from bigvit.data.batch import Draws
 from bigvit.data.prepare import Inputs
 from bigvit.models.follower import FOLLOWER, TRUNK, Follower, pooled_of
+from bigvit.objectives import Objective
 from bigvit.recipe import Recipe, Teacher
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -34,7 +35,6 @@ class Task(nn.Module):
         self.objectives = dict(zip(self.names, built, strict=True))
         self.heads = nn.ModuleDict(self.objectives)  # what only training needs
         self.wanted = sorted({block for each in built for block in each.wanted})
-        self.answering = next((each for each in built if each.answers), None)
         self.seen = sorted({group for each in built for group in each.seen})
         self.asked = sorted({group for each in built for group in each.asked})
         if self.asked and following:
@@ -47,6 +47,12 @@ class Task(nn.Module):
                     another = objectives.build(each, recipe)
                     heads[name] = {own.followed: another.get_submodule(own.followed)}
             self.follower = Follower(second, heads)
+
+    @property
+    def answering(self) -> Objective | None:
+        """The objective that makes the predictions, if one does; no attribute, as its weights would
+        have two names."""
+        return next((each for each in self.objectives.values() if each.answers), None)
 
     @torch.no_grad()
     def init_weights(self) -> None:

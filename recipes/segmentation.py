@@ -27,12 +27,12 @@ from bigvit.recipe import (
     Distortion,
     LinearStochasticDepth,
     Model,
+    PaddedSwin,
     Polynomial,
     Recipe,
     ResNet,
     Segmentation,
     StochasticDepth,
-    Swin,
     UperNet,
     ViT,
     deit,
@@ -164,7 +164,7 @@ def of_swin(
 ) -> Recipe:
     """Swin; stochastic depth: the configuration that its authors published, linear there (A.2.3
     says 0.2)."""
-    model = Swin(
+    model = PaddedSwin(
         patch_size=4,
         embed_dim=embed_dim,
         depths=depths,
@@ -303,7 +303,7 @@ scenes_vit_64_pretrained = replace(
 scenes_swin_64 = replace(
     scenes_vit_64,
     source="bigvit: UperNet on a small Swin, no paper",
-    model=Swin(
+    model=PaddedSwin(
         patch_size=4,
         embed_dim=48,
         depths=(1, 1, 2),

@@ -26,15 +26,16 @@ class Averages(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, C, cells, cells)."""
-        down, across = (self._shares(side, x.device) for side in x.shape[2:])
-        return torch.einsum("sh,bchw,tw->bcst", down, upcast(x), across).to(x.dtype)
+        y = upcast(x)
+        down, across = (self._shares(side, y) for side in x.shape[2:])
+        return (down @ y @ across.T).to(x.dtype)
 
-    def _shares(self, side: int, device: torch.device) -> Tensor:
+    def _shares(self, side: int, like: Tensor) -> Tensor:
         """(cells, side): what each of a row's positions counts in each mean."""
-        at, cell = (torch.arange(n, device=device) for n in (side, self.cells))
+        at, cell = (torch.arange(n, device=like.device) for n in (side, self.cells))
         first, past = cell * side // self.cells, -(-(cell + 1) * side // self.cells)
         inside = (at >= first[:, None]) & (at < past[:, None])
-        return inside / (past - first)[:, None]
+        return inside.to(like.dtype) / (past - first)[:, None]
 
 
 class Neck(nn.Module):
