@@ -123,7 +123,7 @@ def test_what_cannot_be_a_data_set_is_refused(tmp_path: Path) -> None:
     root = ade20k(tmp_path / "c")
     for file in (root / "annotations/training").iterdir():
         Image.open(file).convert("RGB").save(file)
-    with pytest.raises(ValueError, match="6 of 6 maps looked at in annotations/training/ cannot"):
+    with pytest.raises(ValueError, match="6 of 6 maps that were looked at cannot"):
         check_data(DATA, Run(data_root=root))
     root = ade20k(tmp_path / "d")
     (root / "objectInfo150.txt").write_text(OBJECTS.replace("\n3\t", "\n5\t"))
@@ -347,3 +347,32 @@ def test_draws_are_of_the_key_alone() -> None:
     each = {pixel_labels.draw(DATA, *key, labels) for key in ((0, 0, 0), (0, 0, 1), (0, 1, 0))}
     assert len(each) == 3
     assert pixel_labels.draw(DATA, 0, 1, 0, labels) in each
+
+
+def test_a_folder_of_datasets_is_read(tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetDict, Features, Value
+    from datasets import Image as Kind
+
+    def rows(count: int, first: int) -> Dataset:
+        pairs = [scene(first + i, 30 + i, 40) for i in range(count)]
+        cells = {
+            "image": [{"bytes": content, "path": None} for content, _ in pairs],
+            "annotation": [{"bytes": png(labels), "path": None} for _, labels in pairs],
+            "scene": ["street"] * count,
+        }
+        kinds = Features({"image": Kind(), "annotation": Kind(), "scene": Value("string")})
+        return Dataset.from_dict(cells, features=kinds)
+
+    whole = DatasetDict({"train": rows(6, 0), "validation": rows(3, 50)})
+    whole.save_to_disk(str(tmp_path / "saved"))
+    check_data(DATA, Run(data_root=tmp_path / "saved"))
+    source = cast(Any, open_source(DATA, "train", tmp_path / "saved"))
+    assert source.name(2) == "train[2]" and source.contents().shape == (6, 2)
+    for i in range(6):
+        wanted = scene(i, 30 + i, 40)[1].astype(int) - 1
+        labels = source.labels(i, source.open(i).size)
+        assert np.array_equal(labels, np.where(wanted < 0, UNTOLD, wanted))
+    without = DatasetDict({"train": rows(6, 0).remove_columns("annotation")})
+    without.save_to_disk(str(tmp_path / "without"))
+    with pytest.raises(ValueError, match="two columns of images are needed.*not image"):
+        open_source(DATA, "train", tmp_path / "without")

@@ -1,4 +1,4 @@
-"""A run that learns the classes of pixels, killed at any instant or asked to stop, and resumed, ends
+"""A run that learns classes of pixels, killed at any instant or asked to stop, and resumed, ends
 as the one that was never interrupted: to the bit, with the same measurements."""
 
 import json

@@ -8,7 +8,6 @@ told, whatever the recipe says of 0.
 import io
 import os
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -141,24 +140,12 @@ def class_names(root: Path, count: int) -> list[str]:
     return [f"{name} ({i})" if name in twice else name for i, name in enumerate(names)]
 
 
-@lru_cache(maxsize=2)  # listed once: for the check before torch is imported, and for training
-def open_labelled(data: Segmentation, split: Split, root: Path) -> Labelled:
+def open_mapped(data: Segmentation, split: Split, root: Path) -> MappedFiles:
     """The images of a split that lie at a root.
 
     Raises:
-        ValueError: the split is not there, an image has no map, or the maps are none of classes.
+        ValueError: the split is not there, or an image has no map.
     """
-    try:
-        return _open(data, split, root)
-    except OSError as error:
-        raise ValueError(f"--data-root {root} cannot be read: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"--data-root {root}: {error}") from None
-
-
-def _open(data: Segmentation, split: Split, root: Path) -> Labelled:
-    if not root.is_dir():
-        raise ValueError("there is no such folder")
     folders = _folders(root, split)
     if folders is None:
         wanted = " or ".join(f"images/{name}/" for name in SPLITS[split])
@@ -179,12 +166,10 @@ def _open(data: Segmentation, split: Split, root: Path) -> Labelled:
         )
     names = FileNames(os.path.join(within, name) for name in images)
     maps = FileNames(os.path.join(below, found[stem]) for stem in stems)
-    source = MappedFiles(root, names, maps, len(images), data)
-    refuse_no_maps(source, folders[1])
-    return source
+    return MappedFiles(root, names, maps, len(images), data)
 
 
-def refuse_no_maps(source: Labelled, where: str) -> None:
+def refuse_no_maps(source: Labelled) -> None:
     """Look at a few maps: where most of them are no maps of classes, all will be bad.
 
     Raises:
@@ -203,7 +188,7 @@ def refuse_no_maps(source: Labelled, where: str) -> None:
             reasons.append(str(error))
     if 2 * len(reasons) > len(ids):
         raise ValueError(
-            f"{len(reasons)} of {len(ids)} maps looked at in {where}/ cannot be used: {reasons[0]}"
+            f"{len(reasons)} of {len(ids)} maps that were looked at cannot be used: {reasons[0]}"
         )
 
 
