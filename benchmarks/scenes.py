@@ -1,8 +1,8 @@
 """Scenes with exact labels: shapes cut out of photographs and pasted upon another.
 
 Real pictures with true masks are few where nothing is downloaded. Here each pixel's class is known
-as it was made: the shape that it lies in, whatever it shows. Photographs of test scenes occur in no
-training scene, so a model has to find outlines, not textures. All of it is a function of a number.
+as it was made: a class is a shape with a cast of colour, whatever photograph it is cut out of.
+Photographs of test scenes occur in no training scene. All of it is a function of a number.
 
 Shapes: H x W pixels.
 """
@@ -21,6 +21,13 @@ from PIL import Image
 from bigvit import keyed_random
 
 CLASSES = "background", "disc", "square", "triangle", "ring"
+CASTS = {
+    "disc": (1.35, 0.75, 0.75),
+    "square": (0.75, 1.25, 0.75),
+    "triangle": (0.75, 0.75, 1.35),
+    "ring": (1.25, 1.2, 0.6),
+}
+"""What red, green and blue of a shape are multiplied by."""
 PHOTOGRAPHS = {
     "train": (
         *("astronaut", "cat", "coins", "grass", "gravel", "hubble_deep_field"),
@@ -68,10 +75,6 @@ def inside(shape: str, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArra
             return np.all([y < 0.6, 1.7 * abs(x) - y < 1.0], axis=0)
         case "ring":
             return (radius < 1) & (radius > 0.55)
-        case "cross":
-            return (np.minimum(abs(x), abs(y)) < 0.28) & (np.maximum(abs(x), abs(y)) < 1)
-        case "bar":
-            return (abs(x) < 1) & (abs(y) < 0.3)
         case _:
             raise ValueError(shape)
 
@@ -104,7 +107,8 @@ def make(split: Split, number: int, seed: int = 0) -> Scene:
         if any(one.sum() < SEEN * all.sum() for one, all in zip(left, whole, strict=True)):
             continue
         order[mask], labels[mask] = len(whole), own
-        pixels[mask] = _cut(photograph(names[of]), height, width, u, v)[mask]
+        cut = _cut(photograph(names[of]), height, width, u, v)[mask] * np.array(CASTS[CLASSES[own]])
+        pixels[mask] = cut.clip(0, 255).astype(np.uint8)
         whole.append(mask)
         classes.append(own)
     return Scene(pixels, labels, [order == i for i in range(len(whole))], classes)

@@ -51,7 +51,8 @@ class Segmentation(Scene):
     longest: Side[int]  # of an image, pixels, at a factor of 1
     shortest: Side[int]  # likewise
     factor: Factors  # range of what both are multiplied by
-    # a crop is drawn again, ten times at most, while one class has more of it than this
+    # a crop is drawn again, ten times at most, while one class has this share or more of its told
+    # pixels, or all of them; 1: never
     most_of_one: Share[float]
     flip: Share[float]  # probability of a horizontal flip
     distortion: Distortion | None
