@@ -57,3 +57,10 @@ def slot_bytes(
 ) -> int:
     """Of a micro-batch of so many images, and of their further views."""
     return images * (NUMBERS + sum(map(math.prod, (shape, *views))))
+
+
+def image_bytes(data: Data) -> int:
+    """Of an image with its further views and classes of pixels."""
+    shape = shape_of(data)
+    labels = math.prod(shape[1:]) if scene_of(data) == "labels" else 0
+    return slot_bytes(shape, 1, view_shapes(data)) + labels

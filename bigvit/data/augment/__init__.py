@@ -199,8 +199,8 @@ def test_image(image: Image.Image | Photo, data: Data) -> NDArray[np.uint8]:
     """
     if isinstance(data, Digits):
         return _array(image.image() if isinstance(image, Photo) else image)
-    assert isinstance(data, Images)
-    part = crop.central(data.image_size, data.test_crop_ratio, image.size)
+    ratio = data.test_crop_ratio if isinstance(data, Images) else 1.0  # scenes are measured whole
+    part = crop.central(data.image_size, ratio, image.size)
     if isinstance(image, Photo):
         pixels = image.part(part)
         if pixels is not None and (fast := extension()) is not None:
