@@ -16,8 +16,8 @@ def add(add: arguments.Add) -> None:
     """Add the commands."""
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     arguments.add_run_or_one(command)
-    text = "images at once (default 64)"
-    command.add_argument("--batch-size", number=Batch, default=64, help=text)
+    text = "images at once (default 64), or windows of images with a class a pixel (default 8)"
+    command.add_argument("--batch-size", number=Batch, help=text)
     arguments.add_data_root(command, arguments.OF_THE_RUN)
     text = "processes that decode (default: by cores)"
     command.add_argument("--workers", number=Workers, help=text)
@@ -92,7 +92,8 @@ def _evaluate(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name}: these are images with a class each; leave it out")
     from bigvit.evaluate import evaluate_checkpoint
 
-    more = (options.batch_size, root, options.workers, size, options.crop_ratio, options.labels)
+    more = (options.batch_size or 64, root, options.workers, size)
+    more = (*more, options.crop_ratio, options.labels)
     last = (options.ema, options.dispatch, options.memory)
     print(json.dumps(evaluate_checkpoint(options.path, *more, *last), indent=2))
 
@@ -109,7 +110,7 @@ def _evaluate_pixels(
     from bigvit.dense.of_checkpoint import evaluate_scenes
 
     scales = tuple(options.scales or (1.0,))
-    given = options.path, options.batch_size, root, options.workers, size, options.ema
+    given = options.path, options.batch_size or 8, root, options.workers, size, options.ema
     if options.pictures is None:
         print(json.dumps(evaluate_scenes(*given, scales, options.flips), indent=2))
         return

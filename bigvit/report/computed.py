@@ -19,7 +19,7 @@ from bigvit.data import augment
 from bigvit.data.decode import BadImage
 from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source
-from bigvit.recipe import Data, DRLoc, Run, Segmentation
+from bigvit.recipe import Data, Detection, DRLoc, Run, Segmentation
 from bigvit.recipe.check import check_recipe
 from bigvit.report.blocks import (
     Block,
@@ -96,8 +96,7 @@ def _tried(part: Part, told: Told, asked: Asked) -> Iterator[Block]:
     whole = any(not each.fault for each in told.saved)
     if told.recipe is None or part not in (_samples, _skipped) and not whole:
         return
-    of_pixels = isinstance(told.recipe.data, Segmentation)
-    if part not in ((_samples, _predictions) if of_pixels else OF_CLASSES):
+    if part not in _fitting(told.recipe.data):
         return
     try:
         check_recipe(told.recipe)
@@ -301,8 +300,15 @@ def _predictions(told: Told, asked: Asked) -> Iterator[Block]:
     yield Gallery(pictures)
 
 
-OF_CLASSES = _samples, _skipped, _attention, _offsets, _mistakes
-"""Parts of runs that classify images."""
+def _fitting(data: Data) -> tuple[Part, ...]:
+    """The parts that there are of such data."""
+    match data:
+        case Segmentation():
+            return _samples, _predictions
+        case Detection():
+            return (_samples,)
+        case _:
+            return _samples, _skipped, _attention, _offsets, _mistakes
 
 
 def _varied(answers: Answers, wrong: Sequence[int]) -> list[int]:
