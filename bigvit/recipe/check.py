@@ -183,6 +183,9 @@ def _check_data(recipe: Recipe) -> None:
         case Segmentation():
             most = MOST_CLASSES
             allow("data.classes", data.classes, data.classes <= most, f"1 to {most}")
+            across = min(sides(data.image_size))
+            allowed = f"at most {across}, the shorter side of a window (data.image_size)"
+            allow("data.stride", data.stride, data.stride <= across, allowed)
             low, high = data.factor
             allow("data.factor", data.factor, low <= high, "two numbers that do not fall")
         case Detection():

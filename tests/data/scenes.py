@@ -89,7 +89,7 @@ def ade20k(root: Path, train: int = 6, test: int = 3, objects: bool = True) -> P
         for kind in ("images", "annotations"):
             (root / kind / split).mkdir(parents=True)
         for i in range(count):
-            image, labels = scene(i + 1000 * (part == "val"), 37 + 5 * i, 61 - 3 * i)
+            image, labels = scene(i + 1000 * (part == "val"), 37 + 5 * (i % 8), 61 - 3 * (i % 8))
             name = f"ADE_{part}_{i + 1:08d}"
             (root / "images" / split / f"{name}.jpg").write_bytes(image)
             (root / "annotations" / split / f"{name}.png").write_bytes(png(labels))

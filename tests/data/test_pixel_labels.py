@@ -23,7 +23,9 @@ from bigvit.data.prepare import Normalise, within
 from bigvit.data.sources import open_source
 from bigvit.data.sources.segmentation import Labelled, read_map
 from bigvit.recipe import Distortion, Run, batch_layout
+from bigvit.recipe.check import check_recipe
 from bigvit.recipes.digits import digits_vit
+from bigvit.recipes.segmentation import scenes_vit_64
 
 VALUES = np.array([[0, 1, 2, 3], [4, 255, 1, 0]], np.uint8)
 COLOURS = bytes(range(60, 60 + 15))
@@ -129,6 +131,20 @@ def test_what_cannot_be_a_data_set_is_refused(tmp_path: Path) -> None:
     (root / "objectInfo150.txt").write_text(OBJECTS.replace("\n3\t", "\n5\t"))
     with pytest.raises(ValueError, match="objectInfo150.txt is damaged"):
         check_data(DATA, Run(data_root=root))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"stride": 25}, "data.stride: 25 is not allowed; it must be at most 24, the shorter side"),
+        ({"classes": 255}, "data.classes: 255 is not allowed"),
+        ({"factor": (2.0, 0.5)}, "data.factor: .* two numbers that do not fall"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(changed: dict[str, Any], said: str) -> None:
+    model = replace(scenes_vit_64.model, num_classes=changed.get("classes", 4))
+    with pytest.raises(ValueError, match=said):
+        check_recipe(replace(scenes_vit_64, model=model, data=replace(DATA, **changed)))
 
 
 WIDTH, HEIGHT = 230, 200
