@@ -74,7 +74,7 @@ def test_killed_and_resumed(root: Path, whole: tuple[Path, float], tmp_path: Pat
     cut, (reference, seconds) = tmp_path / "cut", whole
     seed = random.SystemRandom().getrandbits(32)
     draw = random.Random(seed)
-    for _ in range(3):
+    for _ in range(2):
         instant, everybody = draw.uniform(0.4, 0.95) * seconds, draw.random() < 0.5
         process = start(*words(root, cut))
         time.sleep(instant)
