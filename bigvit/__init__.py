@@ -127,8 +127,8 @@ def build_loader(
 
     recipe = replace(recipe, batch_size=recipe.batch_size if batch_size is None else batch_size)
     check_recipe(recipe)
-    if not 0 <= epoch < recipe.schedule.epochs:
-        last = recipe.schedule.epochs - 1
+    if not 0 <= epoch < recipe.epochs:
+        last = recipe.epochs - 1
         raise ValueError(f"epoch: {epoch} is not allowed; the recipe has 0 to {last}")
     root, coarser = (None if each is None else Path(each) for each in (data_root, classes_map))
     train, test = open_splits(recipe.data, root, coarser)

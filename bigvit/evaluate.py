@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,29 @@ from bigvit.task import DTYPES, PREDICTION
 
 class Interrupted(Exception):
     """An evaluation was not finished."""
+
+
+class Measured(Protocol):
+    """What an evaluation found."""
+
+    @property
+    def images(self) -> int:
+        """That were looked at."""
+        ...
+
+    @property
+    def bad(self) -> tuple[str, ...]:
+        """Names of those that could not be read."""
+        ...
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, by name, as metrics.jsonl has it."""
+        ...
+
+    def said(self, averaged: Mapping[str, Any] | None) -> str:
+        """It in words, beside what the average of the weights has (its `as_json`), if that was
+        measured."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -58,6 +81,14 @@ class Counts:
             **({} if self.among_all is None else {"among_all_classes": self.among_all.scores}),
             **{name: counts.scores for name, counts in self.heads.items()},
         }
+
+    def said(self, averaged: Mapping[str, Any] | None) -> str:
+        """The best ones in words, each head's and the average's behind them."""
+        shown = self.as_json()
+        parts = [f"{n.replace('_', ' ')} {shown[n]['top1']:.2f} %" for n in self.heads]
+        parts += [] if averaged is None else [f"average {averaged['top1']:.2f} %"]
+        also = f" ({', '.join(parts)})" if parts else ""
+        return f"top-1 {shown['top1']:.2f} %{also}  top-5 {shown['top5']:.2f} %"
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -176,6 +207,8 @@ def evaluate_checkpoint(
     else:
         checkpoint, manifest, task = trained(path, image_size, ema, crop_ratio)
     recipe = task.recipe
+    if recipe.dense is not None:
+        raise ValueError(f"{path}: its images have no class; see bigvit/dense/of_checkpoint.py")
     refuse_untrained(path, recipe.classifies)
     test_set = open_source(recipe.data, "test", data_root, classes_map_of(checkpoint))
     test_set, among, by = _by_the_runs_classes(test_set, checkpoint, recipe.data.classes)

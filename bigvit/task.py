@@ -9,6 +9,7 @@ from bigvit import models, objectives
 from bigvit.data.batch import Draws
 from bigvit.data.prepare import Inputs
 from bigvit.models.follower import FOLLOWER, TRUNK, Follower, pooled_of
+from bigvit.objectives import Objective
 from bigvit.recipe import Recipe, Teacher
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -46,6 +47,12 @@ class Task(nn.Module):
                     another = objectives.build(each, recipe)
                     heads[name] = {own.followed: another.get_submodule(own.followed)}
             self.follower = Follower(second, heads)
+
+    @property
+    def answering(self) -> Objective | None:
+        """The objective that makes the predictions, if one does; no attribute, as its weights would
+        have two names."""
+        return next((each for each in self.objectives.values() if each.answers), None)
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -94,7 +101,7 @@ class Task(nn.Module):
             group: pooled_of(self.model, self._to_model(views[group - 1]), draws.views[group - 1])
             for group in self.seen
         }
-        epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.schedule.epochs
+        epoch, epochs = number / self.recipe.updates_per_epoch, self.recipe.epochs
         losses: dict[str, Tensor] = {}
         for (name, each), drawn in zip(self.objectives.items(), draws.objectives, strict=True):
             answers = followed.get(name, followed[TRUNK])
@@ -103,7 +110,7 @@ class Task(nn.Module):
                 followed={group: answers[group] for group in each.asked},
             )
             losses[name] = each.weighted(each(own, targets, drawn), epoch, epochs)
-        if self.seen or self.asked:
+        if self.seen or self.asked or self.answering is not None:
             # a head that no objective reads has a gradient, too: engines wait for it
             losses[self.names[0]] = losses[self.names[0]] + 0 * output.logits.float().sum()
         return losses
@@ -121,10 +128,16 @@ class Task(nn.Module):
         return self.predictions(images)[PREDICTION]
 
     def predictions(self, images: Tensor) -> dict[str, Tensor]:
-        """The same by name: the prediction's and, where it is made of two heads', each one's."""
+        """The same by name: the prediction's and, where it is made of two heads', each one's. Where
+        an objective answers (`Objective.answers`), what it says."""
         training = self.training
         self.eval()
-        output = self.model(self._to_model(images))
+        wanted = self.wanted if self.answering is not None else ()
+        output = self.model(self._to_model(images), None, wanted)
+        if self.answering is not None:
+            said = self.answering.answer(output, (images.shape[-2], images.shape[-1]))
+            self.train(training)
+            return said
         self.train(training)
         found = {PREDICTION: output.prediction(self.recipe.model.fusion)}
         if output.distillation is not None:

@@ -25,6 +25,7 @@ from bigvit.engines import deterministic
 from bigvit.ranks.starting import Starting
 from bigvit.ranks.stopping import StopRequest
 from bigvit.recipe import Command, Layout, Recipe, Run, batch_layout
+from bigvit.recipe.bounds import allow
 from bigvit.recipe.parse import parse
 from bigvit.training.run_folder import STOPPED, RunFolder
 from bigvit.training.spoken import ending
@@ -129,6 +130,8 @@ def _check_best(command: Command) -> None:
         return
     if not command.recipe.evaluated:
         raise ValueError(f"--keep-best {metric}: {_not_evaluated(command.recipe)}; leave it out")
+    known = command.recipe.metrics
+    allow("--keep-best", metric, metric.removeprefix("ema_") in known, ", ".join(known))
     if metric.startswith("ema_") and not run.evaluate_ema:
         raise ValueError(
             f"--keep-best {metric}: it is of the average of the weights; add --evaluate-ema, or "

@@ -50,9 +50,18 @@ def from_run(given: str, ema: bool, ranks: Ranks, trunk: bool = False) -> Model:
 
     Args:
         trunk: whether features are the trunk's also where an objective has projected them.
+
+    Raises:
+        ValueError: it says no class of an image.
     """
     checkpoint, _, task = trained(Path(given), None, ema)
     recipe: Recipe = task.recipe
+    if recipe.dense is not None:
+        kind = type(recipe.dense).__name__
+        raise ValueError(
+            f"{given}: its {kind} says more of an image than one class; `bigvit evaluate RUN "
+            "--pictures FILE` measures and draws what it says"
+        )
     task.to(ranks.device, DTYPES[recipe.precision])
     task.eval()
     classes = class_names(run_of(checkpoint), recipe.data.classes)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn, get_args
 
+from bigvit.recipe import Recipe
 from bigvit.recipe.bounds import Bound, Memory, Side, allow
 from bigvit.recipe.words import check_words, read_json
 
@@ -250,6 +251,20 @@ def data_root_of(options: argparse.Namespace, path: Path) -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None if root == Path("None") else root
+
+
+def recipe_of(path: Path) -> Recipe:
+    """The recipe of a checkpoint, or of a run folder's newest, before torch is imported.
+
+    Raises:
+        ValueError: there is nothing to read.
+    """
+    from bigvit.checkpoint.manifest import read_manifest
+    from bigvit.checkpoint.run import find_checkpoints
+    from bigvit.recipe.store import recipe_from_json
+
+    (checkpoint, *_) = find_checkpoints(path, most=1).whole
+    return recipe_from_json(read_manifest(checkpoint).recipe)
 
 
 def refuse_no_checkpoint(path: Path) -> None:

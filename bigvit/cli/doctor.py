@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bigvit.cli.table import print_table
-from bigvit.data.workers import shape_of, slot_bytes, view_shapes
+from bigvit.data.workers import image_bytes
 from bigvit.hosts import doctor
 from bigvit.hosts.doctor.compare import kinds, problems_of, size
 from bigvit.hosts.doctor.facts import Facts, Question, standing
@@ -55,7 +55,7 @@ def examine(options: argparse.Namespace) -> int:
     met, apart = _let_meet(options, ask, facts)
     _print_table(facts, met)
     data = None if recipe is None else recipe.data
-    image = 0 if data is None else slot_bytes(shape_of(data), 1, view_shapes(data))
+    image = 0 if data is None else image_bytes(data)
     batch = 0 if recipe is None else recipe.batch_size
     found = list(problems_of(facts, slots, asked, _room(recipe), image, batch))
     say(found)

@@ -7,21 +7,31 @@ from pathlib import Path
 
 from bigvit.cli import arguments
 from bigvit.cli.table import print_table
+from bigvit.recipe import Segmentation
 from bigvit.recipe.bounds import Batch, CropRatio, Workers
+from bigvit.recipe.scene import Factor
 
 
 def add(add: arguments.Add) -> None:
     """Add the commands."""
     command = add("evaluate", _evaluate, "count what a checkpoint gets right on the test images")
     arguments.add_run_or_one(command)
-    text = "images at once (default 64)"
-    command.add_argument("--batch-size", number=Batch, default=64, help=text)
+    text = "images at once (default 64), or windows of images with a class a pixel (default 8)"
+    command.add_argument("--batch-size", number=Batch, help=text)
     arguments.add_data_root(command, arguments.OF_THE_RUN)
     text = "processes that decode (default: by cores)"
     command.add_argument("--workers", number=Workers, help=text)
     arguments.add_image_size(command)
     command.add_argument("--crop-ratio", number=CropRatio, help="another crop ratio")
     command.add_argument("--labels", type=Path, help="ReaL's real.json: what counts as right")
+    text = "factors of the recipe's sizes at which pixels' classes are averaged (default 1)"
+    command.add_argument("--scales", number=Factor, nargs="+", help=text)
+    text = "average them over mirrored images, too"
+    command.add_argument("--flips", action="store_true", help=text)
+    text = "picture to write: images, the classes of their pixels, and those predicted"
+    command.add_argument("--pictures", type=Path, metavar="FILE", help=text)
+    text = "images in the picture (default 8)"
+    command.add_argument("--count", number=Batch, default=8, help=text)
     arguments.add_ema(command)
     arguments.add_dispatch(command)
     command = add("compare", _compare, "show where models differ on a test set, and which is right")
@@ -73,12 +83,45 @@ def add(add: arguments.Add) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     size, root = arguments.size_of(options), arguments.data_root_of(options, options.path)
     arguments.refuse_memory_alone(options)
-    arguments.refuse_no_checkpoint(options.path)
+    data = arguments.recipe_of(options.path).data
+    if isinstance(data, Segmentation):
+        _evaluate_pixels(options, root, size)
+        return
+    for name in ("scales", "flips", "pictures"):
+        if getattr(options, name):
+            raise ValueError(f"--{name}: these are images with a class each; leave it out")
     from bigvit.evaluate import evaluate_checkpoint
 
-    more = (options.batch_size, root, options.workers, size, options.crop_ratio, options.labels)
+    more = (options.batch_size or 64, root, options.workers, size)
+    more = (*more, options.crop_ratio, options.labels)
     last = (options.ema, options.dispatch, options.memory)
     print(json.dumps(evaluate_checkpoint(options.path, *more, *last), indent=2))
+
+
+def _evaluate_pixels(
+    options: argparse.Namespace, root: Path | None, size: int | tuple[int, int] | None
+) -> None:
+    for name in ("crop_ratio", "labels", "dispatch"):
+        if getattr(options, name):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option}: these are images with a class a pixel; leave it out")
+    if options.pictures is not None:
+        arguments.refuse_unwritable(options.pictures, "--pictures")
+    from bigvit.dense.of_checkpoint import evaluate_scenes
+
+    scales = tuple(options.scales or (1.0,))
+    given = options.path, options.batch_size or 8, root, options.workers, size, options.ema
+    if options.pictures is None:
+        print(json.dumps(evaluate_scenes(*given, scales, options.flips), indent=2))
+        return
+    from bigvit.visualize import drawing
+    from bigvit.visualize.pixel_classes import Kept, draw
+
+    drawing.check(options.pictures, "--pictures")
+    kept = Kept(options.count)
+    found = evaluate_scenes(*given, scales, options.flips, seen=kept)
+    draw(kept.panels, options.pictures)
+    print(json.dumps(found | {"pictures": str(options.pictures)}, indent=2))
 
 
 def _compare(options: argparse.Namespace) -> None:

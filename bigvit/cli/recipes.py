@@ -8,6 +8,7 @@ from dataclasses import is_dataclass
 
 from bigvit.cli.arguments import A_RECIPE, Add
 from bigvit.cli.table import print_table
+from bigvit.recipe import MaskRCNN, Recipe, UperNet
 from bigvit.recipe.bounds import Side
 
 KEYS = ("name", "kind", "model", "parameters", "image_size", "data", "source", "paper")
@@ -33,7 +34,7 @@ def add(add: Add) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    from bigvit.recipe import Images, sides
+    from bigvit.recipe import sides
     from bigvit.recipe.find import all_recipes, by_paper
 
     papers = {name: paper for paper, names in by_paper().items() for name in names}
@@ -44,7 +45,7 @@ def _list(options: argparse.Namespace) -> None:
     for name, recipe in all_recipes().items():
         model, size = recipe.model, recipe.data.image_size
         kind = type(model).__name__
-        data = recipe.data.dataset if isinstance(recipe.data, Images) else "digits"
+        data = getattr(recipe.data, "dataset", "digits")
         wanted = (
             _holds(name, options.pattern),
             options.model is None or kind.lower() == options.model.lower(),
@@ -112,6 +113,7 @@ def _show(options: argparse.Namespace) -> None:
         *([] if teacher is None else [("teacher", type(teacher.model).__name__)]),
         ("parameters", f"{model.parameters(data.image_size):,}"),
         ("multiply-accumulates", f"{model.macs(data.image_size) / 1e9:.4g} G an image"),
+        *([] if recipe.dense is None else [("its dense head", _head(recipe.dense, recipe))]),
         (
             "updates",
             f"{recipe.updates:,} ({recipe.updates_per_epoch:,} an epoch; "
@@ -122,6 +124,16 @@ def _show(options: argparse.Namespace) -> None:
     width = max(len(path) for path, _ in rows)
     for path, value in rows:
         print(f"{path.ljust(width)}  {value}")
+
+
+def _head(dense: UperNet | MaskRCNN, recipe: Recipe) -> str:
+    """What a head computes that answers in the place of the model's own."""
+    from bigvit.plan.weights import heads
+
+    ops = list(heads(dense, recipe))
+    parameters = sum(op.parameters * op.times for op in ops)
+    macs = sum(op.macs * op.times for op in ops) / 1e9
+    return f"{parameters:,} parameters, {macs:.4g} G multiply-accumulates an image"
 
 
 def _diff(options: argparse.Namespace) -> None:

@@ -9,6 +9,8 @@ from torch.utils._pytree import tree_map_only
 
 from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import MixDraws
+from bigvit.data.objects import Objects
+from bigvit.recipe.scene import UNTOLD as UNTOLD
 
 
 class Draws(NamedTuple):
@@ -38,6 +40,9 @@ class Batch(NamedTuple):
     core_seconds: float = 0.0  # that data processes took to make it
     # of each group of further views, from group 1 (B, V, C, h, w) uint8
     views: tuple[Tensor, ...] = ()
+    labels: Tensor | None = None  # (B, H, W) uint8: each pixel's class, UNTOLD where none is told
+    objects: Objects | None = None  # of the images
+    sizes: Tensor | None = None  # (B, 2) int64: height and width of what is no filling, pixels
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device; copies from pinned memory do not wait."""

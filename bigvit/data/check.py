@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.sources import Source, digits, find_level, matched, open_own
-from bigvit.recipe import Data, Digits, Images, Recipe, Run
+from bigvit.recipe import Data, Detection, Digits, Images, Recipe, Run, Segmentation
 
 
 def check_data(data: Data, run: Run) -> None:
@@ -21,6 +21,11 @@ def check_data(data: Data, run: Run) -> None:
             if run.data_root is not None:
                 raise ValueError("--data-root: the digits come with scikit-learn; leave it out")
             digits.refuse_missing()
+        case Segmentation() | Detection():
+            root = run.data_root
+            train = open_own(data, "train", root)
+            test = open_own(data, "test", root) if data.tested else None
+            _compare(data, train, test, len(train.classes), root)
         case Images():
             root = run.data_root
             train = open_own(data, "train", root)
@@ -64,7 +69,11 @@ def check_maps(recipe: Recipe, folder: Path | None, name: str) -> None:
 
 
 def _compare(
-    data: Images, train: Source, test: Source | None, classes: int, root: Path | None
+    data: Images | Segmentation | Detection,
+    train: Source,
+    test: Source | None,
+    classes: int,
+    root: Path | None,
 ) -> None:
     """Refuse data that are not of the recipe's numbers.
 
@@ -80,7 +89,7 @@ def _compare(
 
 
 def _mismatches(
-    data: Images, train: Source, test: Source | None, count: int
+    data: Images | Segmentation | Detection, train: Source, test: Source | None, count: int
 ) -> Iterator[tuple[str, str]]:
     """What of the data is not as the recipe says, and the option that says it as it is."""
 

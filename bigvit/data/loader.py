@@ -1,12 +1,13 @@
 """From image numbers to micro-batches, in any number of worker processes."""
 
 import atexit
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,64 +16,38 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from bigvit import keyed_random
-from bigvit.data import augment
+from bigvit.data import augment, scenes
 from bigvit.data.augment.crop import ResizedCrop
 from bigvit.data.augment.on_device import FIELDS, numbers_of
 from bigvit.data.augment.three_augment import Three
-from bigvit.data.batch import Batch, Draws
+from bigvit.data.batch import UNTOLD, Batch, Draws
 from bigvit.data.decode import BadImage, Photo, Unread
 from bigvit.data.label_maps.cropping import BOX
 from bigvit.data.label_maps.form import BadMaps
 from bigvit.data.label_maps.maps import LabelMaps
 from bigvit.data.mix import draw
+from bigvit.data.objects import NONE, OwnObjects
 from bigvit.data.ring import Filled, Ring
+from bigvit.data.sample import Mapped, Sample, TestIndex, TrainIndex
 from bigvit.data.sampler import Sampler
 from bigvit.data.sources import Source
-from bigvit.data.workers import PREFETCH, shape_of, slots, view_shapes
+from bigvit.data.workers import PREFETCH, scene_of, shape_of, slots, view_shapes
 from bigvit.ranks.stopping import SIGNALS, die_with_parent
-from bigvit.recipe import Data, Images, Layout, RandAugment, Recipe
+from bigvit.recipe import (
+    Data,
+    Detection,
+    Digits,
+    Images,
+    Layout,
+    RandAugment,
+    Recipe,
+    Segmentation,
+)
 
 Draw = Callable[[int, tuple[int, int]], Draws]
 """(number of the global batch, span of positions) -> everything random in the forward pass."""
 
 ATTEMPTS = 100  # at finding an image in the place of a bad one
-
-
-class TrainIndex(NamedTuple):
-    """Which training image, and where it stands."""
-
-    epoch: int
-    slot: int
-    id: int
-
-
-class TestIndex(NamedTuple):
-    """Which test image."""
-
-    id: int
-    real: bool  # false: it fills a batch, and is not counted
-
-
-class Sample(NamedTuple):
-    """An image as it goes into a batch. Shapes: C channels, H x W pixels, V views."""
-
-    image: NDArray[np.uint8]  # (C, H, W)
-    id: int
-    slot: int
-    valid: bool  # whether there is an image
-    bad: tuple[int, ...]  # images that could not be read on the way to this one
-    three: Three | None = None  # what is left to the device
-    map: "Mapped | None" = None  # if labels are read from maps
-    # further views, one after the other through all groups, each (C, h, w)
-    views: Sequence[NDArray[np.uint8]] = ()
-
-
-class Mapped(NamedTuple):
-    """An image's map of labels, and what is seen of it."""
-
-    where: tuple[float, ...]  # as `SparseMaps` says it
-    classes: NDArray[Any]  # (h, w, k)
-    scores: NDArray[np.float16]  # (h, w, k)
 
 
 def _train_sample(
@@ -94,6 +69,9 @@ def _train_sample(
     scaled = isinstance(data, Images) and data.decode == "scaled"
     for attempt in range(ATTEMPTS):
         try:
+            if isinstance(data, Segmentation | Detection):
+                here = place._replace(id=id)
+                return scenes.train_sample(source, data, seed, here)._replace(bad=tuple(bad))
             image = source.open(id)
             drawn, *others = (
                 augment.draw(own, seed, epoch, slot, image.size, view)
@@ -129,6 +107,8 @@ def _sample(
     """The image of a place, nothing of it at random."""
     id, real = place
     try:
+        if isinstance(data, Segmentation | Detection):
+            return scenes.test_sample(source, data, place)
         pixels = shown(source.open(id), data)
     except BadImage:
         return Sample(_blank(data), id, id, False, (id,))
@@ -227,7 +207,7 @@ def _tested(
     source: Source, data: Data, size: int, workers: int, places: Iterator[list[TestIndex]]
 ) -> Iterator[Batch]:
     """Test images at places."""
-    workers = workers if isinstance(data, Images) else 0  # digits need no decoding
+    workers = 0 if isinstance(data, Digits) else workers  # digits need no decoding
     sample = partial(_sample, source, data, augment.test_image)
     return _stream(_Batches(source, sample, data, size, workers), places, workers)
 
@@ -268,13 +248,31 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
         Unread: this machine cannot read images.
     """
     ring = images.ring
-    with_slots: Any = ((ring.free.popleft(), wanted) for wanted in places)
+    with_slots = ((ring.free.popleft(), wanted) for wanted in places)
+    with contextlib.closing(in_order(images, with_slots, workers)) as made:
+        for filled in made:
+            if isinstance(filled, Unread):
+                raise filled
+            yield filled.batch()
+
+
+def in_order(data: Dataset[Any], asked: Iterable[Any], workers: int) -> Generator[Any]:
+    """What data processes answer, in the order that they are asked in.
+
+    Args:
+        data: answers all of what is asked at once, as a batch (`__getitems__`), or one by one.
+
+    Raises:
+        Unread: one of them died.
+    """
+    batches = hasattr(data, "__getitems__")
+    by: dict[str, Any] = {"batch_sampler": asked}
     loader = DataLoader(
-        images,
-        batch_sampler=with_slots,
+        data,
+        **(by if batches else {"sampler": asked, "batch_size": None}),
         num_workers=workers,
-        collate_fn=lambda filled: filled,
-        pin_memory=torch.accelerator.is_available(),
+        collate_fn=lambda made: made,
+        pin_memory=batches and torch.accelerator.is_available(),
         worker_init_fn=_live_and_die_with_the_rank,
         multiprocessing_context="fork" if workers else None,
         prefetch_factor=PREFETCH if workers else None,
@@ -284,10 +282,7 @@ def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> It
     if end is not None:  # at its exit Python waits for them, and they heed no other request
         atexit.register(end)
     try:
-        for filled in made:
-            if isinstance(filled, Unread):
-                raise filled
-            yield filled.batch()
+        yield from made
     except RuntimeError as error:
         raise lost(error) from None
     finally:
@@ -320,13 +315,17 @@ class _Batches(Dataset[Any]):
     ) -> None:
         self.source, self.sample = source, sample
         where = 0 if map_shape is None else numbers_for(data)
-        self.ring = Ring(slots(workers), size, shape_of(data), drawn, map_shape, where, views)
+        scene = scene_of(data)
+        of = slots(workers), size, shape_of(data), drawn, map_shape, where, views, scene
+        self.ring = Ring(*of)
 
     def __getitems__(self, wanted: tuple[int, Sequence[Any]]) -> "Filled | Unread":
         """A slot with the images at places, or why no image can be read."""
         slot, places = wanted
         began, bad = time.process_time(), set[int]()
-        numbers, drawn, where, classes, scores, valid, pixels, views = self.ring.fields(slot)
+        fields = self.ring.fields(slot)
+        numbers, drawn, sizes, where, classes, scores, labels, valid, pixels, views = fields
+        objects = list[OwnObjects]()
         try:
             for i, place in enumerate(places):
                 sample = self.sample(place)
@@ -339,13 +338,20 @@ class _Batches(Dataset[Any]):
                     where[i] = 0.0 if found is None else found.where
                     classes[i] = 0 if found is None else found.classes.reshape(-1)
                     scores[i] = 0.0 if found is None else found.scores.reshape(-1)
+                if self.ring.scene is not None:
+                    sizes[i] = sample.size or (0, 0)
+                if self.ring.scene == "labels":
+                    labels[i] = UNTOLD if sample.labels is None else sample.labels.reshape(-1)
+                if self.ring.scene == "objects":
+                    objects.append(sample.objects or NONE)
                 _lay_out(sample.views, [each[i] for each in views], self.ring.views)
                 bad.update(sample.bad)
         except BadMaps as error:
             return Unread(str(error))
         except Unread as error:  # raised, torch would write its own story around it
             return error
-        return Filled(self.ring, slot, tuple(sorted(bad)), time.process_time() - began)
+        seconds, known = time.process_time() - began, self.ring.scene == "objects"
+        return Filled(self.ring, slot, tuple(sorted(bad)), seconds, objects if known else None)
 
 
 def _lay_out(

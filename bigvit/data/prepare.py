@@ -22,6 +22,7 @@ from bigvit.data.batch import Batch, Draws
 from bigvit.data.class_weights import Weights, asked_by
 from bigvit.data.label_maps.cropping import SparseMaps, cropped
 from bigvit.data.mix import mix_images, mix_targets, patch_sources
+from bigvit.data.objects import Objects
 from bigvit.recipe import Data, Images, MixToken, Recipe, ReLabel, TokenLabeling
 from bigvit.recipe.objective import ClassWeights
 
@@ -49,6 +50,9 @@ class Targets(NamedTuple):
     weights: Mapping[ClassWeights, Tensor] = NO_WEIGHTS  # (K,) float32, by what asks for them
     ids: Tensor | None = None  # (B,) int64: which images of the data set
     every: Tensor | None = None  # (N,) int64: classes of all training images, if they are asked for
+    labels: Tensor | None = None  # (B, H, W) int64: each pixel's class, UNTOLD where none is told
+    objects: Objects | None = None  # of the images
+    sizes: Tensor | None = None  # (B, 2) int64: height and width of what is no filling, pixels
 
 
 class Inputs(NamedTuple):
@@ -62,6 +66,19 @@ class Inputs(NamedTuple):
     mix: Tensor | None = None
     # of each group of further views, from group 1 (B, V, C, h, w) float32: normalised, never mixed
     views: tuple[Tensor, ...] = ()
+
+
+def within(sizes: Tensor, shape: Sequence[int]) -> Tensor:
+    """Where images are that lie in the upper left corner of something larger (B, H, W), bool.
+
+    Args:
+        sizes: height and width of each (B, 2).
+        shape: H and W.
+    """
+    down, across = (
+        torch.arange(side, device=sizes.device) < sizes[:, i, None] for i, side in enumerate(shape)
+    )
+    return down[:, :, None] & across[:, None]
 
 
 class Normalise:
@@ -147,6 +164,8 @@ class Prepare:
         if batch.varied is not None:
             images = on_device.apply(images, batch.varied)
         images = self.normalise(images)
+        if batch.sizes is not None:
+            images = images * within(batch.sizes, images.shape[2:])[:, None]
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()
         own, crop, mix = dense, None, None
@@ -161,7 +180,9 @@ class Prepare:
             crop = None if crop is None else mix_targets(crop, batch.mix, self.group)
         answers = None if self.teacher is None else self.teacher(images)
         shares = self._of_patches(batch.maps, own, dense, mix)
-        told = answers, shares, crop, self.weights, batch.ids, self.every
+        labels = None if batch.labels is None else batch.labels.long()
+        of_scene = labels, batch.objects, batch.sizes
+        told = answers, shares, crop, self.weights, batch.ids, self.every, *of_scene
         targets = Targets(batch.targets, dense, *told)
         views = tuple(self.normalise(each) for each in batch.views)
         return Inputs(images, targets, batch.draws, batch.number, mix, views)

@@ -12,7 +12,7 @@ import mmap
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch import Tensor
 from bigvit.data.batch import Batch
 from bigvit.data.decode import Unread
 from bigvit.data.label_maps.cropping import SparseMaps
+from bigvit.data.objects import OwnObjects, joined
 from bigvit.data.workers import NUMBERS, slot_bytes
 
 
@@ -31,9 +32,13 @@ class Fields(NamedTuple):
 
     numbers: NDArray[np.int64]  # (3, B) targets, ids and slots of the epoch
     drawn: NDArray[np.float64]  # (B, D) how the device is to vary the images
+    sizes: NDArray[
+        np.int64
+    ]  # (B, 2) height and width of what is no filling; (B, 0) where there is none
     where: NDArray[np.float64]  # (B, 5 + 6 n); (B, 0) without maps, as those below
     classes: NDArray[np.int32]  # (B, h x w x k)
     scores: NDArray[np.float16]  # (B, h x w x k)
+    labels: NDArray[np.uint8]  # (B, H x W); (B, 0) where pixels have none
     valid: NDArray[np.bool_]  # (B,)
     pixels: NDArray[np.uint8]  # (B, C x H x W)
     views: list[NDArray[np.uint8]]  # of each group (B, V x C x h x w)
@@ -51,6 +56,7 @@ class Ring:
         map_shape: tuple[int, int, int] | None = None,
         where: int = 0,
         views: Sequence[tuple[int, int, int, int]] = (),
+        scene: Literal["labels", "objects"] | None = None,
     ) -> None:
         """
         Args:
@@ -59,12 +65,14 @@ class Ring:
             map_shape: of its map of labels, (h, w, k), if it has one.
             where: numbers that say what is seen of it.
             views: of each group of its further views (V, C, h, w).
+            scene: what else is known of it than one label.
 
         Raises:
             Unread: there is not so much memory.
         """
         self.images, self.shape, self.drawn = images, shape, drawn
         self.map_shape, self.where, self.views = map_shape, where, views
+        self.scene = scene
         self.size = slot_bytes(shape, images, views) + sum(self._more)
         try:
             self.memory = mmap.mmap(-1, slots * self.size)
@@ -90,19 +98,23 @@ class Ring:
     def _more(self) -> list[int]:
         """Bytes of the fields that not all have: drawn, where, classes and scores."""
         entries = 0 if self.map_shape is None else math.prod(self.map_shape)
-        each = (8 * self.drawn, 8 * self.where, 4 * entries, 2 * entries)
+        labels = math.prod(self.shape[1:]) if self.scene == "labels" else 0
+        sizes = 0 if self.scene is None else 16
+        each = (8 * self.drawn, sizes, 8 * self.where, 4 * entries, 2 * entries, labels)
         return [size * self.images for size in each]
 
     def fields(self, slot: int) -> Fields:
         content = np.frombuffer(self.memory, np.uint8, self.size, slot * self.size)
         split = np.split(content, self.parts)
-        numbers, drawn, where, classes, scores, valid, pixels, *views = split
+        numbers, drawn, sizes, where, classes, scores, labels, valid, pixels, *views = split
         return Fields(
             numbers.view(np.int64).reshape(3, -1),
             drawn.view(np.float64).reshape(self.images, self.drawn),
+            sizes.view(np.int64).reshape(self.images, len(sizes) // (8 * self.images)),
             where.view(np.float64).reshape(self.images, self.where),
             classes.view(np.int32).reshape(self.images, len(classes) // (4 * self.images)),
             scores.view(np.float16).reshape(self.images, len(scores) // (2 * self.images)),
+            labels.reshape(self.images, len(labels) // self.images),
             valid.view(np.bool_),
             pixels.reshape(self.images, -1),
             [each.reshape(self.images, -1) for each in views],
@@ -129,6 +141,7 @@ class Filled(NamedTuple):
     slot: int
     bad: tuple[int, ...]  # images that could not be read, ascending
     core_seconds: float  # that it took
+    objects: Sequence[OwnObjects] | None = None  # of each image, where they are known
     content: Tensor | None = None  # a copy of the slot's, which may be free then
 
     def pin_memory(self) -> "Filled":
@@ -143,7 +156,7 @@ class Filled(NamedTuple):
         ring.free.append(self.slot)
         count = ring.images
         fields = content.tensor_split(ring.parts)
-        (numbers, drawn, *of_maps, valid, pixels), views = fields[:7], fields[7:]
+        (numbers, drawn, sizes, *of_maps, labels, valid, pixels), views = fields[:9], fields[9:]
         targets, ids, slots = numbers.view(torch.int64).view(3, count)
         return Batch(
             pixels.view(count, *ring.shape),
@@ -160,6 +173,9 @@ class Filled(NamedTuple):
             views=tuple(
                 each.view(count, *shape) for each, shape in zip(views, ring.views, strict=True)
             ),
+            labels=labels.view(count, *ring.shape[1:]) if ring.scene == "labels" else None,
+            objects=None if self.objects is None else joined(self.objects),
+            sizes=None if ring.scene is None else sizes.view(torch.int64).view(count, 2),
         )
 
 

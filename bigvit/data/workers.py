@@ -3,9 +3,10 @@
 import math
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 from bigvit.ranks.launched import launched
-from bigvit.recipe import Data, sides
+from bigvit.recipe import Data, Detection, Segmentation, sides
 
 MOST = 12  # data processes of a rank, unless it is told another number
 PREFETCH = 4  # micro-batches that each makes ahead
@@ -35,6 +36,17 @@ def shape_of(data: Data) -> tuple[int, int, int]:
     return (data.channels, *sides(data.image_size))
 
 
+def scene_of(data: Data) -> Literal["labels", "objects"] | None:
+    """What is known of an image besides one label."""
+    match data:
+        case Segmentation():
+            return "labels"
+        case Detection():
+            return "objects"
+        case _:
+            return None
+
+
 def view_shapes(data: Data) -> list[tuple[int, int, int, int]]:
     """Of each group of an image's further views, (V, C, h, w)."""
     return [(each.count, data.channels, *sides(each.image_size)) for each in data.groups]
@@ -45,3 +57,10 @@ def slot_bytes(
 ) -> int:
     """Of a micro-batch of so many images, and of their further views."""
     return images * (NUMBERS + sum(map(math.prod, (shape, *views))))
+
+
+def image_bytes(data: Data) -> int:
+    """Of an image with its further views and classes of pixels."""
+    shape = shape_of(data)
+    labels = math.prod(shape[1:]) if scene_of(data) == "labels" else 0
+    return slot_bytes(shape, 1, view_shapes(data)) + labels

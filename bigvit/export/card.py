@@ -14,7 +14,7 @@ from bigvit.checkpoint import metrics
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.model import Found
 from bigvit.checkpoint.run import run_of
-from bigvit.recipe import Images, ImageSize, Recipe, sides
+from bigvit.recipe import ImageSize, Recipe, sides
 from bigvit.recipe.bounds import leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import differences, to_json
@@ -109,7 +109,7 @@ def _title(found: Found, about: About, run: Mapping[str, Any]) -> str:
 
 
 def _dataset(recipe: Recipe) -> str:
-    return recipe.data.dataset if isinstance(recipe.data, Images) else "scikit-learn's digits"
+    return getattr(recipe.data, "dataset", "scikit-learn's digits")
 
 
 def _split(recipe: Recipe) -> str:
@@ -259,7 +259,7 @@ def _training(found: Found, run: Mapping[str, Any]) -> Iterator[str]:
     if recipe.teacher is not None:
         yield f"It learned from a teacher, a {type(recipe.teacher.model).__name__}, as well.\n"
     yield (
-        f"{recipe.schedule.epochs} epochs of {recipe.updates_per_epoch:,} updates with "
+        f"{recipe.epochs} epochs of {recipe.updates_per_epoch:,} updates with "
         f"{recipe.batch_size:,} images each; these weights are of update {manifest.update:,}. "
         "All values:\n"
     )

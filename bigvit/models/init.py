@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bigvit import keyed_random
 from bigvit.layers.batch_norm import BatchNorm
 from bigvit.layers.class_attention import ClassBlock
+from bigvit.layers.conv_norm import GroupNorm, LogitConv, ReluConv
 from bigvit.layers.layer_scale import LayerScale
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.performer import Performer
@@ -37,7 +38,8 @@ def initial_weight(model: nn.Module, name: str, seed: int) -> Tensor:
     """The initial value of a parameter or buffer, float32; the model itself may lie on meta.
 
     Linear layers, class token and positions: normal of deviation 0.02, truncated
-    at two units as timm does, biases 0. Convolutions, and layers of unit rows: as torch does.
+    at two units as timm does, biases 0. Convolutions, and layers of unit rows: as torch does, but
+    for those of heads on maps, as mmsegmentation does (`layers/conv_norm.py`).
     Norms: 1 and 0. LayerScale: its initial value. Random features: orthogonal rows of norm
     sqrt(features). All that unless the model is `Ruled` and has another rule.
 
@@ -61,11 +63,18 @@ def _initial(module: nn.Module, name: str, value: Tensor, generator: torch.Gener
     match module:
         case UnitRows() if name == "gain":
             return value.fill_(1)
-        case nn.Conv2d() | UnitRows():
+        case LogitConv() if name == "bias":
+            return value
+        case LogitConv():
+            return value.normal_(std=0.01, generator=generator)
+        case ReluConv():
+            fan_out = module.weight[:, 0].numel()
+            return value.normal_(std=math.sqrt(2 / fan_out), generator=generator)
+        case nn.Conv2d() | nn.ConvTranspose2d() | UnitRows():
             # torch's default, kaiming_uniform(a=sqrt(5)), is this bound for weight and bias alike
             bound = 1 / math.sqrt(module.weight[0].numel())
             return value.uniform_(-bound, bound, generator=generator)
-        case LayerNorm() | BatchNorm():
+        case LayerNorm() | BatchNorm() | GroupNorm():
             return value.fill_(1 if name in ("weight", "running_var") else 0)
         case LayerScale():
             return value.fill_(module.init)

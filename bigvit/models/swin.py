@@ -11,8 +11,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from timm.layers import PatchEmbed  # pyright: ignore[reportPrivateImportUsage]
-from timm.models.swin_transformer import PatchMerging, SwinTransformerBlock
+from timm.models.swin_transformer import (
+    PatchMerging,
+    SwinTransformerBlock,
+    window_partition,
+    window_reverse,
+)
 from torch import Tensor, nn
 
 from bigvit.layers.norm import LayerNorm
@@ -20,7 +27,7 @@ from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, add_branches
 from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
-from bigvit.recipe import ImageSize, Swin, sides
+from bigvit.recipe import ImageSize, PaddedSwin, Swin, sides
 
 
 def _norm(dim: int, **_: Any) -> LayerNorm:
@@ -47,6 +54,20 @@ class Block(SwinTransformerBlock):
         return upcast(self.mlp(self.norm2(x)))
 
 
+class PaddedBlock(Block):
+    """The same, whose grid is padded before it is shifted (`PaddedSwin`)."""
+
+    def _attn(self, x: Tensor) -> Tensor:
+        (h, w), window = x.shape[1:3], self.window_size
+        shift: tuple[int, int] = self.shift_size
+        pad = (0, 0, 0, -w % window[1], 0, -h % window[0])
+        x = torch.roll(F.pad(x, pad), (-shift[0], -shift[1]), (1, 2))
+        windows = window_partition(x, window).flatten(1, 2)
+        seen = self.attn(windows, mask=self.attn_mask).unflatten(1, window)
+        x = torch.roll(window_reverse(seen, window, *x.shape[1:3]), shift, (1, 2))
+        return x[:, :h, :w]
+
+
 class Stage(nn.Module):
     """Merges 2 x 2 tokens into one (not the first stage), then blocks."""
 
@@ -55,13 +76,16 @@ class Stage(nn.Module):
     ) -> None:
         super().__init__()
         self.downsample = nn.Identity() if first else PatchMerging(dim // 2, norm_layer=_norm)  # type: ignore
+        padded = isinstance(model, PaddedSwin)
+        block = PaddedBlock if padded else Block
         self.blocks = nn.ModuleList(
-            Block(
+            block(
                 dim,
                 grid,
                 heads,
                 window_size=model.window_size,
                 shift_size=model.window_size // 2 if i % 2 else 0,
+                always_partition=padded,
                 mlp_ratio=model.mlp_ratio,
                 norm_layer=_norm,
             )

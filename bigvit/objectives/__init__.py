@@ -5,11 +5,13 @@ from functools import partial
 
 from bigvit import recipe
 from bigvit.objectives.classification import Classification, binary_cross_entropy, cross_entropy
+from bigvit.objectives.detection import BoxesAndMasks
 from bigvit.objectives.dino import SelfDistillation
 from bigvit.objectives.distillation import Distilled, hard, soft
 from bigvit.objectives.drloc import DenseRelativeLocalization
 from bigvit.objectives.grafit import NeighboursAndInstances
 from bigvit.objectives.objective import Objective
+from bigvit.objectives.segmentation import PixelClasses
 from bigvit.objectives.token_labeling import OfPatches
 from bigvit.recipe import Recipe
 
@@ -46,3 +48,7 @@ def build(objective: recipe.Objective, whole: Recipe) -> Objective:
         case recipe.Dino():
             dim = model.maps(data.image_size)[-1][0]
             return SelfDistillation(objective, dim, whole.updates_per_epoch)
+        case recipe.UperNet():
+            return PixelClasses(objective, whole)
+        case recipe.MaskRCNN():
+            return BoxesAndMasks(objective, whole)

@@ -47,6 +47,17 @@ class Objective(nn.Module, ABC):
     # its parameters that stand still for the first `held_epochs` of the recipe's objective
     held: tuple[str, ...] = ()
 
+    answers: bool = False  # whether it makes the predictions, in the place of the model's own head
+
+    def answer(self, output: Output, size: tuple[int, int]) -> dict[str, Tensor]:
+        """What it says of images, by name, of shapes that follow from the images' alone.
+
+        Args:
+            output: with the blocks that it wants.
+            size: of the images, height and width, pixels.
+        """
+        raise NotImplementedError(self.name)
+
     def meet(self, rank: int, world: int, device: torch.device) -> None:
         """Make room on the device for this rank's part of what is kept. Once, before `kept`."""
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from bigvit.plan.weights import BYTES, WIDE, heads
-from bigvit.recipe import Dino, DRLoc, Grafit, Recipe, TokenLabeling
+from bigvit.recipe import Dino, DRLoc, Grafit, MaskRCNN, Recipe, TokenLabeling, UperNet
 from bigvit.recipe.depth import sides, spread
 from bigvit.recipe.models.ops import Op
 
@@ -224,7 +224,7 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
     reading = sum(
         patches
         if isinstance(objective, TokenLabeling)
-        else not isinstance(objective, DRLoc | Grafit | Dino)
+        else not isinstance(objective, DRLoc | Grafit | Dino | UperNet | MaskRCNN)
         for objective in recipe.objectives
     )
     yield Step(Op("", "activation", 0, 0, 0, wide=2 * reading * recipe.model.num_classes), 0, 0)
@@ -242,6 +242,8 @@ def _localizers(recipe: Recipe) -> Iterator[Op]:
 
 
 def _copies(recipe: Recipe) -> int:
-    """Bytes of the objectives' weights in float32, where they are not so already."""
-    numbers = sum(op.parameters for op in _localizers(recipe))
+    """Bytes of the objectives' weights in float32, where they are not so already and are wanted
+    so."""
+    others = (each for each in recipe.objectives if not isinstance(each, UperNet | MaskRCNN))
+    numbers = sum(op.parameters for each in others for op in heads(each, recipe))
     return 0 if recipe.precision == "fp32" else WIDE * numbers

@@ -163,7 +163,7 @@ def details(plan: Plan) -> Iterator[str]:
     parts = ", ".join(f"{name} {1e3 * s:.1f}" for name, s in vars(clock).items() if s)
     yield f"an update, ms: {parts}; launches run beside the device, the slower of both counts"
     yield (
-        f"training: an epoch {_time(training.epoch)}, {plan.recipe.schedule.epochs} epochs "
+        f"training: an epoch {_time(training.epoch)}, {plan.recipe.epochs} epochs "
         f"{_time(training.seconds)}; {training.gpu_hours:,.0f} GPU-hours{_price(training.price)}"
     )
     cores = choice.images_per_second / plan.images_per_core_second
@@ -260,7 +260,7 @@ def _training(plan: Plan, choice: Choice) -> _Training:
     evaluation = tested * forward / choice.run.evaluate_every
     epoch = recipe.updates_per_epoch * choice.clock.update + evaluation
     saved = recipe.updates // choice.run.checkpoint_every * _stall(choice)
-    seconds = recipe.schedule.epochs * epoch + saved
+    seconds = recipe.epochs * epoch + saved
     hours = seconds / 3600 * choice.machines.gpus
     price = None if plan.per_gpu_hour is None else hours * plan.per_gpu_hour
     return _Training(epoch, seconds, hours, price)

@@ -4,9 +4,21 @@ computes. No torch here."""
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
+from math import prod
 from typing import Literal, NamedTuple
 
-from bigvit.recipe import Dino, DRLoc, Grafit, ImageSize, Model, Muon, Objective, Recipe
+from bigvit.recipe import (
+    Dino,
+    DRLoc,
+    Grafit,
+    ImageSize,
+    Model,
+    Muon,
+    Objective,
+    Recipe,
+    UperNet,
+)
+from bigvit.recipe.depth import sides
 from bigvit.recipe.models.ops import Op
 from bigvit.recipe.muon import parts_of
 from bigvit.recipe.recipe import Trainable, trains
@@ -88,6 +100,9 @@ def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
         case Dino():
             crops = sum(views_of(data, group) for group in (*objective.large, *objective.small))
             yield from objective.ops(maps[-1][0], crops)
+        case UperNet():
+            pixels = prod(sides(data.image_size))
+            yield from objective.ops(objective.levels(maps), data.classes, pixels)
         case _:
             pass
 

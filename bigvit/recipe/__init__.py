@@ -3,8 +3,10 @@
 Nothing here imports torch, so that a command line is checked before anything heavy is loaded.
 """
 
+from bigvit.recipe.all_data import *
 from bigvit.recipe.data import *
 from bigvit.recipe.depth import *
+from bigvit.recipe.detection import *
 from bigvit.recipe.dino import *
 from bigvit.recipe.grafit import *
 from bigvit.recipe.layout import *
@@ -29,4 +31,6 @@ from bigvit.recipe.optim import *
 from bigvit.recipe.recipe import *
 from bigvit.recipe.residual import *
 from bigvit.recipe.run import *
+from bigvit.recipe.scene import *
+from bigvit.recipe.segmentation import *
 from bigvit.recipe.teacher import *

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from bigvit.recipe.bounds import (
     MOST_PARAMETERS,
-    MOST_UPDATES,
     allow,
     check_numbers,
     leaves,
 )
+from bigvit.recipe.check_dense import check_dense
 from bigvit.recipe.data import (
     Digits,
     Images,
@@ -26,6 +26,8 @@ from bigvit.recipe.data import (
     Views,
 )
 from bigvit.recipe.depth import sides
+from bigvit.recipe.detection import Detection
+from bigvit.recipe.length import check_length
 from bigvit.recipe.models.timm import Timm
 from bigvit.recipe.models.uniform import TokenLabeled
 from bigvit.recipe.objective import (
@@ -36,9 +38,11 @@ from bigvit.recipe.objective import (
     ReLabel,
     TokenLabeling,
 )
-from bigvit.recipe.optim import SGD, WarmupStableDecay
+from bigvit.recipe.optim import SGD
 from bigvit.recipe.recipe import Recipe
 from bigvit.recipe.run import Run
+from bigvit.recipe.scene import MOST_CLASSES
+from bigvit.recipe.segmentation import Segmentation
 from bigvit.recipe.views import check_views
 from bigvit.recipe.words import check_text
 
@@ -68,8 +72,9 @@ def check_recipe(recipe: Recipe) -> None:
     _check_distillation(recipe)
     _check_patches(recipe)
     _check_maps(recipe)
+    check_dense(recipe)
     check_views(recipe)
-    _check_schedule(recipe)
+    check_length(recipe)
     if isinstance(recipe.optim, SGD) and recipe.optim.nesterov:
         momentum = recipe.optim.momentum
         allow("optim.momentum", momentum, momentum > 0, "above 0 with optim.nesterov")
@@ -170,7 +175,7 @@ def _check_data(recipe: Recipe) -> None:
         f"{channels}, what the images have",
     )
     enough = f"{data.classes} or more, what the data have"
-    allow("model.num_classes", heads, heads >= data.classes, enough)
+    allow("model.num_classes", heads, recipe.dense is not None or heads >= data.classes, enough)
     for name in ("mean", "std"):
         value = getattr(data, name)
         allow(f"data.{name}", value, len(value) == channels, f"{channels} numbers")
@@ -186,6 +191,16 @@ def _check_data(recipe: Recipe) -> None:
                     f"data.views: {data.views} is not allowed without data.augment, as all views "
                     "would be the image itself; choose 0, or shift them"
                 )
+        case Segmentation():
+            most = MOST_CLASSES
+            allow("data.classes", data.classes, data.classes <= most, f"1 to {most}")
+            across = min(sides(data.image_size))
+            allowed = f"at most {across}, the shorter side of a window (data.image_size)"
+            allow("data.stride", data.stride, data.stride <= across, allowed)
+            low, high = data.factor
+            allow("data.factor", data.factor, low <= high, "two numbers that do not fall")
+        case Detection():
+            pass
         case Images():
             _check_crop(data, "data")
             for i, view in enumerate(data.views):
@@ -265,7 +280,7 @@ def _check_objectives(recipe: Recipe) -> None:
                 )
             case DRLoc():
                 recipe.model.maps(recipe.data.image_size)
-                _check_drloc(path, objective, recipe.schedule.epochs)
+                _check_drloc(path, objective, recipe.epochs)
             case _:
                 pass
 
@@ -364,29 +379,3 @@ def _check_drloc(path: str, drloc: DRLoc, epochs: int) -> None:
     if ramp := drloc.ramp:
         warmup, allowed = ramp.warmup_epochs, f"0 to schedule.epochs ({epochs})"
         allow(f"{path}.ramp.warmup_epochs", warmup, warmup <= epochs, allowed)
-
-
-def _check_schedule(recipe: Recipe) -> None:
-    batch, schedule, data = recipe.batch_size, recipe.schedule, recipe.data
-    epochs, warmup = schedule.epochs, schedule.warmup_epochs
-    allowed = f"0 to schedule.epochs ({epochs})"
-    allow("schedule.warmup_epochs", warmup, warmup <= epochs, allowed)
-    if isinstance(schedule, WarmupStableDecay):
-        decay, most = schedule.decay_epochs, epochs - warmup
-        allowed = f"0 to {most}, what the warm-up leaves of schedule.epochs ({epochs})"
-        allow("schedule.decay_epochs", decay, decay <= most, allowed)
-    if recipe.updates_per_epoch == 0:
-        raise ValueError(
-            f"batch_size: {batch} is larger than an epoch ({data.train_images} images); choose a "
-            "smaller batch"
-        )
-    if recipe.updates > MOST_UPDATES:
-        raise ValueError(
-            f"schedule.epochs: {epochs:,} epochs of {recipe.updates_per_epoch:,} updates are "
-            f"{recipe.updates:,}; choose fewer, as checkpoints count to {MOST_UPDATES:,}"
-        )
-    if data.repeats > 1 and (group := data.mixing_group) and batch // data.repeats < group:
-        raise ValueError(
-            f"batch_size: {batch} with data.repeats {data.repeats} would mix copies of one image "
-            f"with each other in groups of {group}; choose at least {group * data.repeats}"
-        )

@@ -7,7 +7,6 @@ from bigvit.recipe.bounds import Bound, Classes, CropRatio, Share, ShareBelow1, 
 from bigvit.recipe.depth import ImageSize
 
 __all__ = [
-    "Data",
     "Digits",
     "Images",
     "Mix",
@@ -255,6 +254,3 @@ class Images:
         """Whether the device can do what follows cropping and mirroring: 3-Augment and jitter, if
         nothing is erased afterwards."""
         return isinstance(self.augment, ThreeAugment) and self.erasing == 0
-
-
-Data = Digits | Images

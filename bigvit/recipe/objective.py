@@ -17,9 +17,11 @@ from bigvit.recipe.bounds import (
     Weight,
     Width,
 )
+from bigvit.recipe.detection import MaskRCNN
 from bigvit.recipe.dino import Dino
 from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models.ops import Op, linear
+from bigvit.recipe.segmentation import UperNet
 
 __all__ = [
     "BinaryCrossEntropy",
@@ -204,4 +206,6 @@ Objective = (
     | DRLoc
     | Grafit
     | Dino
+    | UperNet
+    | MaskRCNN
 )

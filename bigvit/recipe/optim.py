@@ -11,6 +11,7 @@ from bigvit.recipe.bounds import (
     Length,
     LengthFrom0,
     PeakLr,
+    Share,
     ShareBelow1,
 )
 from bigvit.recipe.muon import Muon
@@ -21,8 +22,10 @@ __all__ = [
     "Cosine",
     "Lamb",
     "Optimizer",
+    "Polynomial",
     "Rates",
     "Schedule",
+    "Steps",
     "WarmupStableDecay",
 ]
 
@@ -128,4 +131,45 @@ class WarmupStableDecay:
         return self.min_lr + (peak - self.min_lr) * left
 
 
-Schedule = Cosine | WarmupStableDecay
+@dataclass(frozen=True)
+class Polynomial:
+    """A power of the share that is left, and a linear warm-up that it is multiplied by; counted in
+    updates (mmcv's `poly` with `warmup="linear"`, which segmentation is trained by)."""
+
+    updates: Length[int]  # of training
+    warmup_updates: LengthFrom0[int]  # of linear warm-up, part of `updates`
+    warmup_ratio: Share[float]  # of the rate, at the first update
+    power: Annotated[float, Bound(0.0, 100.0)]
+    min_lr: Lr  # at the end
+
+    def lr(self, peak: float, update: int, updates_per_epoch: int) -> float:
+        """Learning rate of an update (0 is the first): nothing but this number decides it."""
+        left = max(0.0, 1 - update / self.updates)
+        rate = self.min_lr + (peak - self.min_lr) * left**self.power
+        if update < self.warmup_updates:
+            missing = (1 - update / self.warmup_updates) * (1 - self.warmup_ratio)
+            rate *= 1 - missing
+        return rate
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Linear warm-up by updates, and a factor at the end of some epochs (mmdetection's schedules:
+    3x is 36 epochs with steps after 27 and 33)."""
+
+    epochs: Length[int]  # of training
+    warmup_updates: LengthFrom0[int]  # of linear warm-up
+    warmup_ratio: Share[float]  # of the rate, at the first update
+    steps: Length[tuple[int, ...]]  # epochs after which the rate is multiplied
+    factor: Share[float]
+
+    def lr(self, peak: float, update: int, updates_per_epoch: int) -> float:
+        """Learning rate of an update (0 is the first): nothing but this number decides it."""
+        rate = peak * self.factor ** sum(update >= each * updates_per_epoch for each in self.steps)
+        if update < self.warmup_updates:
+            missing = (1 - update / self.warmup_updates) * (1 - self.warmup_ratio)
+            rate *= 1 - missing
+        return rate
+
+
+Schedule = Cosine | WarmupStableDecay | Polynomial | Steps

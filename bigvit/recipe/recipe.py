@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from bigvit.recipe.all_data import Data
 from bigvit.recipe.bounds import Batch, Bound, Share
-from bigvit.recipe.data import Data
+from bigvit.recipe.detection import MaskRCNN
 from bigvit.recipe.dino import Dino
 from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models import Model
 from bigvit.recipe.objective import DRLoc, Objective, ReLabel, TokenLabeling
-from bigvit.recipe.optim import AdamW, Optimizer, Rates, Schedule, half_cosine
+from bigvit.recipe.optim import AdamW, Optimizer, Polynomial, Rates, Schedule, half_cosine
+from bigvit.recipe.segmentation import UperNet
 from bigvit.recipe.teacher import Teacher
 
 __all__ = ["Recipe"]
@@ -51,7 +53,16 @@ class Recipe:
     @property
     def updates(self) -> int:
         """Updates of the whole training."""
+        if isinstance(self.schedule, Polynomial):
+            return self.schedule.updates
         return self.schedule.epochs * self.updates_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the whole training, the last of which may be cut short."""
+        if isinstance(self.schedule, Polynomial):
+            return -(-self.schedule.updates // max(1, self.updates_per_epoch))
+        return self.schedule.epochs
 
     def lr(self, update: int) -> float:
         """Learning rate of an update, 0 being the first."""
@@ -71,7 +82,14 @@ class Recipe:
     @property
     def classifies(self) -> bool:
         """Whether an objective trains the model's own head; else that is frozen, as it began."""
-        return not all(isinstance(each, DRLoc | Grafit | Dino) for each in self.objectives)
+        others = DRLoc | Grafit | Dino | UperNet | MaskRCNN
+        return not all(isinstance(each, others) for each in self.objectives)
+
+    @property
+    def dense(self) -> UperNet | MaskRCNN | None:
+        """The objective whose head answers in the place of the model's own, if one does."""
+        found = (each for each in self.objectives if isinstance(each, UperNet | MaskRCNN))
+        return next(found, None)
 
     def trains(self, name: str) -> bool:
         """Whether a parameter of the model is trained, or stays as it began, by its name."""
@@ -80,7 +98,18 @@ class Recipe:
     @property
     def evaluated(self) -> bool:
         """Whether test images are counted while it trains: there are some, and a trained head."""
-        return self.data.tested and self.classifies
+        return self.data.tested and (self.classifies or self.dense is not None)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What an evaluation measures that one checkpoint can be better by than another."""
+        match self.dense:
+            case UperNet():
+                return ("miou",)
+            case MaskRCNN():
+                return "box_ap", "mask_ap"
+            case None:
+                return "top1", "top5", "test_loss"
 
     @property
     def maps(self) -> bool:

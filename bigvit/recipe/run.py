@@ -11,7 +11,20 @@ __all__ = ["Command", "Run"]
 
 Count = Annotated[T, Bound(1, 10**9)]
 Tracker = Literal["wandb", "mlflow", "trackio", "comet_ml", "dvclive", "aim"]
-Metric = Literal["top1", "top5", "test_loss", "ema_top1", "ema_top5", "ema_test_loss"]
+Metric = Literal[
+    "top1",
+    "top5",
+    "test_loss",
+    "miou",
+    "box_ap",
+    "mask_ap",
+    "ema_top1",
+    "ema_top5",
+    "ema_test_loss",
+    "ema_miou",
+    "ema_box_ap",
+    "ema_mask_ap",
+]
 Jump = Annotated[float | None, Bound(1.0, 1e9, above=True)]
 Seconds = Annotated[float, Bound(1.0, 86_400.0)]  # to a day
 Minutes = Annotated[float | None, Bound(0.0, 5_256_000.0, above=True)]  # to ten years

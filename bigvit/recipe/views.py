@@ -1,7 +1,7 @@
 """Views of an image in groups: what they are, and what objectives may ask. No torch here."""
 
+from bigvit.recipe.all_data import Data
 from bigvit.recipe.bounds import allow
-from bigvit.recipe.data import Data
 from bigvit.recipe.dino import Dino
 from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models.pooling import AttentionPooling
@@ -76,7 +76,7 @@ def _check_dino(path: str, dino: Dino, recipe: Recipe) -> None:
             "data.mix: not allowed where images are crops of DINO (group 0), as a mixed image is "
             "of two; choose None"
         )
-    epochs = recipe.schedule.epochs
+    epochs = recipe.epochs
     for name in ("warmup_epochs", "held_epochs"):
         value: int = getattr(dino, name)
         allow(f"{path}.{name}", value, value <= epochs, f"0 to schedule.epochs ({epochs})")

@@ -19,7 +19,7 @@ from bigvit.data import augment
 from bigvit.data.decode import BadImage
 from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source
-from bigvit.recipe import Data, DRLoc, Run
+from bigvit.recipe import Data, Detection, DRLoc, Run, Segmentation
 from bigvit.recipe.check import check_recipe
 from bigvit.report.blocks import (
     Block,
@@ -40,10 +40,11 @@ from bigvit.report.words import counted, percent
 from bigvit.visualize.attention import attended
 from bigvit.visualize.compare import Answers, compare
 from bigvit.visualize.offsets import guess
+from bigvit.visualize.pixel_classes import predicted_panels
 from bigvit.visualize.samples import sample_panels
 
 ALIKE = 3  # mistakes that are shown of a class and what it is taken for
-SAMPLES, ATTENDED, GUESSED, PAIRS, MISTAKES = 12, 6, 4, 64, 12
+SAMPLES, ATTENDED, GUESSED, PAIRS, MISTAKES, PREDICTED = 12, 6, 4, 64, 12, 6
 MATRIX = 20  # classes up to which each is told beside each
 LISTED = 10  # pairs of classes, and classes, that are listed
 
@@ -77,6 +78,7 @@ def computed(runs: Sequence[Told], asked: Asked) -> Iterator[Section]:
         ("Attention", _attention),
         ("Offsets", _offsets),
         ("Confusion and mistakes", _mistakes),
+        ("Predictions", _predictions),
     )
     for title, part in parts:
         blocks: list[Block] = []
@@ -93,6 +95,8 @@ def _tried(part: Part, told: Told, asked: Asked) -> Iterator[Block]:
     """A part, or why it is not there."""
     whole = any(not each.fault for each in told.saved)
     if told.recipe is None or part not in (_samples, _skipped) and not whole:
+        return
+    if part not in _fitting(told.recipe.data):
         return
     try:
         check_recipe(told.recipe)
@@ -278,6 +282,35 @@ def _mistakes(told: Told, asked: Asked) -> Iterator[Block]:
         f"at most {ALIKE} of a class and what it is taken for."
     )
     yield Gallery([_mistake(answers, i, source, data) for i in _varied(answers, wrong)])
+
+
+def _predictions(told: Told, asked: Asked) -> Iterator[Block]:
+    recipe = told.recipe
+    assert recipe is not None
+    if not recipe.data.tested:
+        return
+    panels = predicted_panels(told.path, asked.root_of(told), PREDICTED, asked.workers)
+    pictures = [
+        picture(
+            of_tensor(panel.image),
+            ", ".join(line.text for line in panel.lines),
+            [(line.text, "plain") for line in panel.lines],
+        )
+        for panel in panels
+    ]
+    yield Text("Test images, beside each the classes of its pixels, and those that are predicted.")
+    yield Gallery(pictures)
+
+
+def _fitting(data: Data) -> tuple[Part, ...]:
+    """The parts that there are of such data."""
+    match data:
+        case Segmentation():
+            return _samples, _predictions
+        case Detection():
+            return (_samples,)
+        case _:
+            return _samples, _skipped, _attention, _offsets, _mistakes
 
 
 def _varied(answers: Answers, wrong: Sequence[int]) -> list[int]:

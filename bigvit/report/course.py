@@ -16,7 +16,7 @@ RECENT = 20  # update lines that tell the pace now
 class Best(NamedTuple):
     """The best evaluation."""
 
-    top1: float
+    value: float  # percent
     epoch: float
     update: int
 
@@ -36,14 +36,19 @@ class Pace:
     images_per_core_second: float | None
 
 
-def best(told: Told, key: str = "top1") -> Best | None:
-    """The evaluation with the highest top-1; the first of equals."""
+def best(told: Told, before: str = "") -> Best | None:
+    """The evaluation with the highest top-1, or what the run measures instead; the first of equals.
+
+    Args:
+        before: the name of what is measured: "ema_" for the average of the weights.
+    """
+    key = before + told.measure
     found = [
         Best(value, told.epoch(line), line.update)
         for line in told.evaluations
         if (value := number(line, key)) is not None
     ]
-    return max(found, key=lambda each: each.top1, default=None)
+    return max(found, key=lambda each: each.value, default=None)
 
 
 def pace(told: Told) -> Pace | None:

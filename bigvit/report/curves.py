@@ -11,7 +11,8 @@ from bigvit.report.told import Told, number
 from bigvit.report.words import duration, percent
 
 LOG = 30  # times that values differ where an axis is logarithmic
-EXACT = ("Learning rate", "Loss scale", "Test accuracy", "Test loss")  # charts without noise
+EXACT = ("Learning rate", "Loss scale", "Test accuracy", "Test IoU", "Test loss")  # without noise
+CLASSES = 30  # up to which their table is shown at once
 BLOCKS = 6  # whose norms are drawn
 MOST = 2000  # lines of norms that are looked at
 NORMS = {"gradient": "Gradient", "weight": "Weight", "layer_scale": "LayerScale"}
@@ -26,6 +27,7 @@ def curves(runs: Sequence[Told]) -> Section | None:
     charts = [
         _chart(runs, "Training loss", _updates, {"": ("loss",)}),
         _chart(runs, "Test accuracy", _evaluations, _accuracies(runs), "%"),
+        _chart(runs, "Test IoU", _evaluations, _overlaps(runs), "%"),
         _chart(runs, "Test loss", _evaluations, {"": ("test_loss",)}),
         *_parts(runs),
         _chart(runs, "Learning rate", _updates, {"": ("lr",)}),
@@ -69,6 +71,34 @@ def _accuracies(runs: Sequence[Told]) -> dict[str, tuple[str, ...]]:
             if isinstance(value, dict) and "top1" in value:
                 named[f"top-1, {head.replace('_', ' ')}"] = (head, "top1")
     return named
+
+
+def _overlaps(runs: Sequence[Told]) -> dict[str, tuple[str, ...]]:
+    """Of several runs the mean over classes alone; of one also what else was counted of pixels."""
+    if len(runs) > 1:
+        return {"": ("miou",)}
+    also = {"mean accuracy of classes": ("mean_accuracy",), "pixels": ("pixel_accuracy",)}
+    return {"mean over classes": ("miou",), "of the average": ("ema_miou",), **also}
+
+
+def by_class(runs: Sequence[Told]) -> Section | None:
+    """How well each class of pixels is found, in the last evaluation of each run."""
+    last = {told.name: told.evaluations[-1] for told in runs if told.evaluations}
+    found = {name: line.values.get("class_iou") for name, line in last.items()}
+    found = {name: ious for name, ious in found.items() if isinstance(ious, dict)}
+    classes = list(dict.fromkeys(label for ious in found.values() for label in ious))
+    if not classes:
+        return None
+
+    def value(name: str, label: str) -> float | None:
+        return number(last[name], "class_iou", label)
+
+    first = next(iter(found))
+    classes.sort(key=lambda label: -(value(first, label) or -1.0))
+    rows = [(label, *(percent(value(name, label)) for name in found)) for label in classes]
+    heads = ("class", *(found if len(found) > 1 else ("IoU",)))
+    caption = "Intersection over union, last evaluation"
+    return Section("Classes", [Table(caption, heads, rows, len(rows) > CLASSES)])
 
 
 def _parts(runs: Sequence[Told]) -> Iterator[Chart | None]:

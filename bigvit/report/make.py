@@ -44,6 +44,7 @@ def make_report(
     told = (
         on_course(runs),
         curves.curves(runs),
+        curves.by_class(runs),
         sections.recipes_apart(runs),
         curves.throughput(runs),
         *computed(runs),

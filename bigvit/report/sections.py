@@ -14,7 +14,7 @@ from bigvit.report.blocks import (
     Text,
     Tone,
 )
-from bigvit.report.told import Told, number
+from bigvit.report.told import MEASURES, Told, number
 from bigvit.report.words import counted, duration, percent, spoken
 
 STATES: dict[str, tuple[str, Tone]] = {
@@ -54,10 +54,17 @@ def _figures(told: Told) -> Iterator[Figure]:
         top5 = [number(line, "top5") for line in told.evaluations if line.update == best.update]
         if top5 and top5[-1] is not None:
             where += f" · top-5 {percent(top5[-1])}"
-        yield Figure("Best top-1", percent(best.top1), where)
-    average = course.best(told, "ema_top1")
+        pixels = [
+            number(line, "pixel_accuracy")
+            for line in told.evaluations
+            if line.update == best.update
+        ]
+        if pixels and pixels[-1] is not None:
+            where += f" · pixels {percent(pixels[-1])}"
+        yield Figure(f"Best {MEASURES[told.measure]}", percent(best.value), where)
+    average = course.best(told, "ema_")
     if average is not None:
-        yield Figure("Best of the average", percent(average.top1), f"epoch {average.epoch:g}")
+        yield Figure("Best of the average", percent(average.value), f"epoch {average.epoch:g}")
     losses = [value for line in told.updates if (value := number(line, "loss")) is not None]
     if losses:
         yield Figure("Training loss", f"{losses[-1]:.4g}", f"at first {losses[0]:.4g}")
@@ -65,7 +72,7 @@ def _figures(told: Told) -> Iterator[Figure]:
         share = told.batch / max(1, recipe.updates)
         done = f"{told.batch:,} of {recipe.updates:,} updates"
         epoch = f"{told.batch / max(1, recipe.updates_per_epoch):.4g}"
-        yield Figure("Epochs", f"{epoch} / {recipe.schedule.epochs}", done, share)
+        yield Figure("Epochs", f"{epoch} / {recipe.epochs}", done, share)
     elif told.batch:
         yield Figure("Updates", f"{told.batch:,}")
     if pace is not None:

@@ -25,6 +25,8 @@ from bigvit.training.run_folder import status_of
 
 SAID = ("recipe.json", "status.json", metrics.NAME)
 ENDED = {"requeue": "it was stopped", "error": "an error", "killed": "it was killed"}
+# what evaluations are told apart by, and how that is said
+MEASURES = {"top1": "top-1", "miou": "mIoU", "box_ap": "box AP"}
 MOST = 20  # names that are shown of a list in a file
 
 
@@ -80,6 +82,12 @@ class Told:
     def evaluations(self) -> list[Line]:
         """Lines of evaluations."""
         return [line for line in self.lines if line.kind == metrics.EVALUATION]
+
+    @cached_property
+    def measure(self) -> str:
+        """The first of `MEASURES` that its evaluations have."""
+        here = (key for key in MEASURES if any(key in each.values for each in self.evaluations))
+        return next(here, "top1")
 
     @cached_property
     def planned(self) -> list[Line]:

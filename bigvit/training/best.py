@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from bigvit.checkpoint.best import Scored, ranked, scores, since_best
-from bigvit.evaluate import Counts
+from bigvit.evaluate import Measured
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Run
 
@@ -30,7 +30,7 @@ class Best:
         text = json.dumps([each for each in known if each.batch <= end])
         self.scored = [Scored(*each) for each in json.loads(self.ranks.handed(text))]
 
-    def add(self, batch: int, counts: Counts, averaged: Counts | None) -> None:
+    def add(self, batch: int, counts: Measured, averaged: Measured | None) -> None:
         """An evaluation was made."""
         if self.metric is None:
             return

@@ -22,7 +22,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from bigvit.checkpoint.files import append
 
 TRAIN, TEST = "train", "test"  # folders of the curves, below the run's
-SHOWN = ("top1", "top5", "loss")  # of the test images, beside the hyper-parameters
 # files of one process and second have names of their own, in their order: readers sort them
 COUNT = itertools.count()
 
@@ -39,19 +38,20 @@ class Board:
         self.file: Path | None = None  # none is begun, or the last one may end in a torn event
         self.start: list[Event] = [_event(step=first, session_log=SessionLog(status="START"))]
 
-    def describe(self, name: str, values: Mapping[str, Any]) -> None:
+    def describe(self, name: str, values: Mapping[str, Any], shown: Iterable[str]) -> None:
         """Write a run's hyper-parameters, to be compared with those of others, with what its curves
         in `TEST` show last.
 
         Args:
             name: of the run.
             values: by their paths: numbers, texts, true or false.
+            shown: of the test images, beside the hyper-parameters: names of curves.
 
         Raises:
             OSError: they are not written, and may be again.
         """
         named = api_pb2.MetricName
-        metrics = [api_pb2.MetricInfo(name=named(group=TEST, tag=tag)) for tag in SHOWN]
+        metrics = [api_pb2.MetricInfo(name=named(group=TEST, tag=tag)) for tag in shown]
         infos = [api_pb2.HParamInfo(name=key, type=_kind(value)) for key, value in values.items()]
         started = plugin_data_pb2.SessionStartInfo(group_name=name, start_time_secs=time.time())
         for key, value in values.items():

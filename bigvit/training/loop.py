@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from bigvit.checkpoint.load import fill
 from bigvit.checkpoint.save import NotSaved, Saver
@@ -18,14 +18,15 @@ from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import Source, open_splits
 from bigvit.data.workers import workers_for
+from bigvit.dense.evaluators import evaluator
 from bigvit.engines import deterministic
 from bigvit.engines.build import build_engine, restart
 from bigvit.engines.ema import averaged
 from bigvit.engines.engine import Engine, NotFinite
 from bigvit.engines.teacher import Teaching
-from bigvit.evaluate import Interrupted, evaluate
+from bigvit.evaluate import Interrupted
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Command, Images, Layout
+from bigvit.recipe import Command, Digits, Layout
 from bigvit.recipe.store import left_out, to_json
 from bigvit.training.ahead import Agreed, Ahead, RankFailed, raise_on_all
 from bigvit.training.best import Best
@@ -48,6 +49,7 @@ from bigvit.training.spoken import beginning, taken_from
 from bigvit.training.start import Refused, Start
 
 Outcome = Literal["done", "requeue"]
+T = TypeVar("T")
 
 
 def run(
@@ -91,7 +93,7 @@ def run(
     report(recipe.model.drop_path.summary(recipe.model.branches))
     if options.deterministic:
         report(deterministic.cost(ranks.device.type))
-    if not recipe.classifies:
+    if not recipe.classifies and recipe.dense is None:
         test_set = None
         report(
             "no objective trains the classifier, so nothing is evaluated; `bigvit neighbours RUN` "
@@ -99,7 +101,7 @@ def run(
         )
     elif test_set is None:
         report("the recipe has no test images (data.test_images 0): nothing is evaluated")
-    if isinstance(recipe.data, Images) and (slow := photo.without()):
+    if not isinstance(recipe.data, Digits) and (slow := photo.without()):
         report(f"warning: {slow}")
     ranks.at("building the engine")
     engine = build_engine(recipe, options, layout, ranks, initial)
@@ -363,7 +365,7 @@ class Training:
         assert self.test_set is not None
         self.ranks.at(f"the evaluation after update {place.batch}")
         count = partial(
-            evaluate,
+            evaluator(self.recipe.data),
             self.engine.predictions,
             self.test_set,
             self.recipe.data,
@@ -384,8 +386,8 @@ class Training:
         self.best.add(place.batch, counts, of_average)
         return True
 
-    def _next_of_evaluation(self, fetch: Callable[[], Batch | None]) -> Batch | None:
-        """A batch to predict, unless a rank wants to stop, or cannot read its own. Collective."""
+    def _next_of_evaluation(self, fetch: Callable[[], T | None]) -> T | None:
+        """What to predict next, unless a rank wants to stop, or cannot read its own. Collective."""
         batch, error = None, None
         try:
             batch = fetch()

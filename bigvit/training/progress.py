@@ -16,7 +16,7 @@ from bigvit.checkpoint.run import CLASSES
 from bigvit.data.batch import Batch
 from bigvit.engines.engine import StepInfo
 from bigvit.engines.teacher import Stopwatch
-from bigvit.evaluate import Counts
+from bigvit.evaluate import Measured
 from bigvit.recipe import Recipe
 from bigvit.recipe.store import to_json
 from bigvit.training.beside import Beside
@@ -63,7 +63,10 @@ class Progress:
             return
         self._draw_from(first, folder)
         described = partial(
-            Board(folder.path / BOARD, 0).describe, folder.path.name, dict(flat(to_json(recipe)))
+            Board(folder.path / BOARD, 0).describe,
+            folder.path.name,
+            dict(flat(to_json(recipe))),
+            [_drawn(name) for name in recipe.metrics],
         )
         self.beside.write("TensorBoard's log", described)
         if sys.stderr.isatty():
@@ -189,7 +192,7 @@ class Progress:
         """A line of metrics.jsonl, and the same for TensorBoard."""
         epoch = self._write_line(folder, kind, place, measured)
         drawn = [("epoch", epoch), *_scalars(measured)]
-        renamed = [(name.replace("test_loss", "loss"), value) for name, value in drawn]
+        renamed = [(_drawn(name), value) for name, value in drawn]
         write = partial(self.boards[kind].add, renamed, place.batch, time.time())
         self.beside.write("TensorBoard's log", write)
         for tracker in self.trackers:
@@ -207,20 +210,16 @@ class Progress:
     def _status(self, folder: RunFolder) -> None:
         self.beside.write("status.json", folder.write_status, kept=1)
 
-    def evaluated(self, place: Place, counts: Counts, averaged: Counts | None) -> None:
+    def evaluated(self, place: Place, counts: Measured, averaged: Measured | None) -> None:
         """The test images were counted, by the weights and, where asked for, by their average."""
         if self.folder is not None:
             shown = counts.as_json()
             ema = {} if averaged is None else {f"ema_{k}": v for k, v in averaged.as_json().items()}
             self._write(self.folder, metrics.EVALUATION, place, {**shown, **ema})
-            names = {name: name.replace("_", " ") for name in counts.heads}
-            parts = [f"{spoken} {shown[name]['top1']:.2f} %" for name, spoken in names.items()]
-            parts += [f"average {ema['ema_top1']:.2f} %"] if ema else []
-            also = f" ({', '.join(parts)})" if parts else ""
+            said = counts.said(None if averaged is None else averaged.as_json())
             self.say(
                 f"epoch {place.batch / self.recipe.updates_per_epoch:g}  "
-                f"top-1 {shown['top1']:.2f} %{also}  top-5 {shown['top5']:.2f} %  "
-                f"of {counts.images} test images"
+                f"{said}  of {counts.images} test images"
             )
             self._begin(place)
 
@@ -300,6 +299,11 @@ class Progress:
         self.beside.close()
         for tracker in self.trackers:
             tracker.close()
+
+
+def _drawn(name: str) -> str:
+    """What a number's curve is called, beside those of training."""
+    return name.replace("test_loss", "loss")
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

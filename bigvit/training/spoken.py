@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bigvit.checkpoint.manifest import batch_of
 from bigvit.plan.choose import Choice
-from bigvit.recipe import Command, Layout
+from bigvit.recipe import Command, Layout, UperNet
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.status import standing
 
@@ -53,7 +53,7 @@ def beginning(
     said = (
         f"{command.name}: {kind}; {type(data).__name__}: {train:,} training images of {classes:,} "
         f"classes{tested}, {pixels} px. {cut} = batch {recipe.batch_size:,}; {recipe.updates:,} "
-        f"updates in {recipe.schedule.epochs:,} epochs; {recipe.precision}, {way}, {where}; "
+        f"updates in {recipe.epochs:,} epochs; {recipe.precision}, {way}, {where}; "
         f"{folder}, {start}."
     )
     if planned is not None:
@@ -107,6 +107,8 @@ def ending(folder: RunFolder, device: str, code: int) -> str:
     if code == 0:
         best = f"{path}@best" if folder.command.run.keep_best else path
         next_ = [f"bigvit evaluate {best}", f"bigvit export {best}", f"bigvit predict {best} IMAGE"]
+        if isinstance(folder.command.recipe.dense, UperNet):
+            next_ = [next_[0], f"{next_[0]} --pictures FILE"]
     else:
         next_ = ["the same command with --resume auto goes on", f"bigvit status {path}"]
     return f"{'; '.join(parts)}. Next: {'; '.join(next_)}"

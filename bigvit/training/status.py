@@ -1,18 +1,21 @@
 """How far a run has come, from what its folder says. No torch here, and quick: of metrics.jsonl the
 end is read, and the lines of evaluations."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bigvit.checkpoint import metrics
 from bigvit.checkpoint.best import Scored, metric_of, ranked, scores
 from bigvit.checkpoint.skipped import read_skipped, said
+from bigvit.recipe.run import Metric
 from bigvit.recipe.words import read_json
 from bigvit.training.run_folder import GOING_ON, status_of
 
+MEASURED = tuple(name for name in get_args(Metric) if not name.startswith("ema_"))
 RECENT = 5  # logged updates whose median rate is taken
 
 
@@ -62,9 +65,9 @@ def standing(path: Path) -> Standing:
     file = path / metrics.NAME
     updates = list(metrics.read_end(file, metrics.UPDATE)) if file.is_file() else []
     newest = updates[-1] if updates else None
-    metric = metric_of(path) or "top1"
+    evaluated = list(metrics.read_kind(file, metrics.EVALUATION)) if file.is_file() else []
+    metric = metric_of(path) or _first(evaluated)
     scored = scores(path, metric) if file.is_file() else []
-    evaluated = list(metrics.read_kind(file, metrics.EVALUATION)) if scored else []
     batch = max([line.batch for line in [*updates[-1:], *evaluated[-1:]]], default=0)
     batch = max(batch, status["update"])
     total, epochs = _length(described, newest)
@@ -93,12 +96,17 @@ def standing(path: Path) -> Standing:
         left=left,
         loss=_number(newest, "loss"),
         lr=_number(newest, "lr"),
-        last={key: numbers[key] for key in ("top1", "top5", "test_loss") if key in numbers},
+        last={key: numbers[key] for key in MEASURED if key in numbers},
         metric=metric,
         best=ranked(scored, metric)[0] if scored else None,
         skipped=skipped,
         asked_to_stop=(path / "stop").is_file(),
     )
+
+
+def _first(evaluated: Sequence[metrics.Line]) -> str:
+    """The first of the metrics that evaluations have."""
+    return next((key for key in MEASURED if any(key in each.values for each in evaluated)), "top1")
 
 
 def _described(path: Path) -> Any:
@@ -124,6 +132,8 @@ def _length(described: Any, newest: metrics.Line | None) -> tuple[int | None, in
         total = None
         if epochs and newest is not None and newest.epoch:
             total = epochs * round(newest.batch / newest.epoch)
+    elif epochs is None and newest is not None and newest.epoch and newest.batch:
+        epochs = math.ceil(total * newest.epoch / newest.batch)  # a schedule of updates
     return total, epochs
 
 

@@ -23,6 +23,7 @@ from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, panels, save, sho
 CELL = 112  # smallest width of an image in the picture, pixels
 GOLDEN = 0.618034  # the golden section
 GREY = "0.4"
+OPACITY = 0.6  # of classes upon an image
 LINES = 3  # of text below it
 LINE = 14  # pixels from one to the next
 MARGINS = Margins(below=52)
@@ -45,7 +46,8 @@ class Panel(NamedTuple):
 
 def draw_samples(recipe: Recipe, run: Run, number: int, count: int, path: Path) -> None:
     """Write the first `count` images of a global batch, with mixed targets, as one picture; beside
-    each its label map and its further views, if there are some.
+    each its label map and its further views, if there are some; of scenes the classes of its pixels
+    upon it.
 
     Raises:
         BadMaps: they are not of these images.
@@ -80,6 +82,10 @@ def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Pan
     size = [max(each.shape[d] for each in (pixels, *batch.views)) for d in (-2, -1)]
     drawn = list[Panel]()
     for i in range(count):
+        if targets.labels is not None:
+            drawn.append(Panel(pixels[i], ()))
+            drawn.append(of_pixels(pixels[i], targets.labels[i], source.classes))
+            continue
         drawn.append(Panel(_within(pixels[i], size), _best(targets.dense[i], source.classes)))
         if maps is not None and of_cells is not None:
             each = of_map(of_cells[i], source.classes, pixels.shape[2:])
@@ -109,6 +115,21 @@ def of_map(shares: Tensor, classes: list[str], size: Sequence[int]) -> Panel:
     across = torch.arange(size[1]) * cells.shape[2] // size[1]
     lines = _best(shares.mean(dim=(0, 1)), classes, colour)
     return Panel(cells[:, down][:, :, across], lines)
+
+
+def of_pixels(pixels: Tensor, labels: Tensor, classes: list[str], title: str = "") -> Panel:
+    """An image (3, H, W) with each pixel's class (H, W) upon it as a colour, gray where none is
+    told; below it a title, if it has one, and the classes with the most of it."""
+    count = len(classes)
+    colours = torch.tensor([colour(number) for number in range(count)])
+    told = labels < count
+    upon = colours[labels.clamp(max=count - 1).long()].permute(2, 0, 1)
+    image = pixels / 255
+    gray = image.mean(dim=0, keepdim=True).expand_as(image)
+    image = torch.where(told, torch.lerp(gray, upon, OPACITY), gray)
+    shares = torch.bincount(labels[told].flatten(), minlength=count) / max(1, int(told.sum()))
+    lines = [*([Line(title)] if title else []), *_best(shares, classes, colour)]
+    return Panel((image * 255).round().to(torch.uint8), lines[:LINES])
 
 
 def colour(number: int) -> Colour:

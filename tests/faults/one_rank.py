@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 import bigvit.train
 from bigvit.data.sources import DigitsSource
+from bigvit.dense import evaluators
 from bigvit.training import loop
 
 OURS = str(Path(bigvit.train.__file__).parent)
@@ -28,7 +29,7 @@ updates: list[list[str]] = []
 all_reduce, update, evaluate, read = (
     dist.all_reduce,
     loop.Training._update,
-    loop.evaluate,
+    evaluators.evaluate,
     DigitsSource.read,
 )
 evaluating = False
@@ -65,7 +66,7 @@ def failing(self: Any, index: int) -> Any:
 
 dist.all_reduce = counted
 loop.Training._update = updated  # type: ignore[method-assign]
-loop.evaluate = evaluated
+evaluators.evaluate = evaluated
 DigitsSource.read = failing  # type: ignore[method-assign]
 sys.argv[1:] = rest
 bigvit.train.run_and_end()

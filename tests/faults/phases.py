@@ -62,11 +62,12 @@ def count() -> None:
 
 import bigvit.train  # noqa: E402
 from bigvit.checkpoint.save import Saver  # noqa: E402
+from bigvit.dense import evaluators  # noqa: E402
 from bigvit.training import loop  # noqa: E402
 
 PLACES: dict[str, tuple[Any, str]] = {
     "start": (loop, "build_engine"),
-    "evaluation": (loop, "evaluate"),
+    "evaluation": (evaluators, "evaluate"),
     "save": (Saver, "_write"),
 }
 if phase in PLACES:

@@ -9,8 +9,9 @@ from typing import Literal
 import pytest
 import torch
 from timm.scheduler.cosine_lr import CosineLRScheduler
+from torch.optim.lr_scheduler import PolynomialLR
 
-from bigvit.recipe import Cosine, Recipe, WarmupStableDecay
+from bigvit.recipe import Cosine, Polynomial, Recipe, WarmupStableDecay
 from bigvit.recipe.check import check_recipe
 
 PEAK = 3e-3
@@ -132,3 +133,30 @@ def test_warm_up_and_decay_fit_into_the_training(tiny: Recipe):
     check_recipe(replace(tiny, schedule=replace(STABLE, decay_epochs=4)))
     with pytest.raises(ValueError, match=r"^schedule.decay_epochs: 5 .* 0 to 4, what the warm-up"):
         check_recipe(replace(tiny, schedule=replace(STABLE, decay_epochs=5)))
+
+
+@pytest.mark.parametrize("power", [1.0, 0.9, 2.0])
+def test_a_polynomial_has_torchs_rates(power: float):
+    schedule = Polynomial(updates=40, warmup_updates=0, warmup_ratio=1.0, power=power, min_lr=0.0)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
+    scheduler = PolynomialLR(optimizer, total_iters=40, power=power)
+    found: list[float] = []
+    for _ in range(40):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    ours = [schedule.lr(PEAK, update, PER_EPOCH) for update in range(40)]
+    assert ours == pytest.approx(found, rel=1e-12, abs=0)
+
+
+def test_a_polynomial_has_mmcvs_rates():
+    """PolyLrUpdaterHook's, and its linear warm-up's, by hand: Swin's on ADE20K, with a floor."""
+    schedule = Polynomial(
+        updates=160_000, warmup_updates=1_500, warmup_ratio=1e-6, power=0.9, min_lr=1e-6
+    )
+    for update in (0, 1, 2, 749, 1_499, 1_500, 1_501, 80_000, 159_999):
+        regular = (6e-5 - 1e-6) * (1 - update / 160_000) ** 0.9 + 1e-6
+        k = (1 - update / 1_500) * (1 - 1e-6)
+        wanted = regular * (1 - k) if update < 1_500 else regular
+        assert schedule.lr(6e-5, update, PER_EPOCH) == pytest.approx(wanted, rel=1e-12)
+    assert schedule.lr(6e-5, 0, PER_EPOCH) == pytest.approx(6e-11)

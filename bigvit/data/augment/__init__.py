@@ -87,6 +87,8 @@ def draw(
                 _draw_augment(data, *place),
                 erasing.draw(data, *place),
             )
+        case _:
+            raise AssertionError(f"{type(data).__name__} is drawn by data/scenes.py")
 
 
 def _draw_augment(data: Images, *place: int) -> Three | Operations | Varied | None:
@@ -200,7 +202,8 @@ def test_image(image: Image.Image | Photo, data: Data) -> NDArray[np.uint8]:
             height, width = sides(data.image_size)
             image = image.image().convert("L").resize((width, height), Image.Resampling.BICUBIC)
         return _array(image)
-    part = crop.central(data.image_size, data.test_crop_ratio, image.size)
+    ratio = data.test_crop_ratio if isinstance(data, Images) else 1.0  # scenes are measured whole
+    part = crop.central(data.image_size, ratio, image.size)
     if isinstance(image, Photo):
         pixels = image.part(part)
         if pixels is not None and (fast := extension()) is not None:

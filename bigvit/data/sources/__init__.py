@@ -11,8 +11,9 @@ from bigvit.data.levels import Level, cifar100_level, coarser_level, own_level, 
 from bigvit.data.sources import arrays, folders, hugging_face, inaturalist, listed, shards
 from bigvit.data.sources.digits import DigitsSource
 from bigvit.data.sources.part import PartSource, parted
+from bigvit.data.sources.scenes import SCENES, open_scenes
 from bigvit.data.sources.source import NAMES, Source, Split
-from bigvit.recipe import Data, Digits, Images
+from bigvit.recipe import Data, Detection, Digits, Images, Segmentation
 
 __all__ = [
     "DigitsSource",
@@ -66,6 +67,10 @@ def open_own(data: Data, split: Split, root: Path | None) -> Source:
     match data:
         case Digits():
             return DigitsSource(split)
+        case Segmentation() | Detection():
+            if root is None:
+                raise ValueError(f"--data-root is missing: where is {data.dataset}? {SCENES}")
+            return open_scenes(data, split, root)
         case Images():
             if root is None:
                 raise ValueError(f"--data-root is missing: where is {data.dataset}? {FORMS}")

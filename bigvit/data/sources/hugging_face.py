@@ -218,7 +218,13 @@ def find_saved(root: Path) -> bool:
 
 
 def open_saved(root: Path, split: Split) -> HuggingFaceSource:
-    """A split of a folder that `DatasetDict.save_to_disk` wrote.
+    """A split of a folder that `DatasetDict.save_to_disk` wrote. Raises as `saved_rows` does."""
+    rows, maps = saved_rows(root, split)
+    return HuggingFaceSource(rows, split, [root], maps=maps)
+
+
+def saved_rows(root: Path, split: Split) -> tuple[Any, list[mmap]]:
+    """The rows of a split of such a folder, and the files that hold them.
 
     Raises:
         ValueError: it has no such split, or cannot be read.
@@ -238,7 +244,7 @@ def open_saved(root: Path, split: Split) -> HuggingFaceSource:
             rows = load_from_disk(str(root / name))
     except (OSError, ValueError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from None
-    return HuggingFaceSource(rows, split, [root], maps=maps)
+    return rows, maps
 
 
 def find_parquet(root: Path) -> dict[str, list[Path]]:

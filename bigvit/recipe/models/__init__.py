@@ -9,7 +9,7 @@ from bigvit.recipe.models.parallel_vit import ParallelViT
 from bigvit.recipe.models.patchconvnet import PatchConvNet
 from bigvit.recipe.models.resmlp import ResMLP
 from bigvit.recipe.models.resnet import ResNet
-from bigvit.recipe.models.swin import Swin
+from bigvit.recipe.models.swin import PaddedSwin, Swin
 from bigvit.recipe.models.t2t_vit import T2TViT
 from bigvit.recipe.models.timm import Timm
 from bigvit.recipe.models.vit import ViT
@@ -24,6 +24,7 @@ Model = (
     | LVViT
     | ResMLP
     | Swin
+    | PaddedSwin
     | T2TViT
     | CvT
     | ResNet

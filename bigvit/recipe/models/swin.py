@@ -7,7 +7,7 @@ from typing import Any
 
 from bigvit.recipe import bounds
 from bigvit.recipe.depth import ImageSize, StochasticDepth, sides
-from bigvit.recipe.models.description import Grid
+from bigvit.recipe.models.description import Grid, unknown
 from bigvit.recipe.models.ops import (
     Op,
     embedding,
@@ -22,13 +22,14 @@ from bigvit.recipe.models.pooling import AttentionPooling, AveragePooling, refus
 from bigvit.recipe.models.stages import StagedAttention
 from bigvit.recipe.models.uniform import check_patches, patch_conv
 
-__all__ = ["Swin"]
+__all__ = ["PaddedSwin", "Swin"]
 
 
 @dataclass(frozen=True)
 class Swin(StagedAttention):
     """Swin Transformer (arXiv:2103.14030): attention within windows, shifted in every second block;
-    each stage halves the grid and doubles the width. Uniform stochastic depth (theirs: linear)."""
+    each stage halves the grid and doubles the width. Uniform stochastic depth (theirs: linear). A
+    grid that is not of whole windows is shifted first, then padded, as timm has it."""
 
     patch_size: bounds.PatchSize[int]  # side of a square patch, pixels
     embed_dim: bounds.Width[int]  # width of a token in the first stage
@@ -120,3 +121,23 @@ class Swin(StagedAttention):
             },
             "pretrained_cfg": {"first_conv": "patch_embed.proj", "classifier": "head.fc"},
         }
+
+
+@dataclass(frozen=True)
+class PaddedSwin(Swin):
+    """The same as its authors' code for dense tasks has it: a window keeps its size on any grid,
+    and a grid is padded to whole windows before it is shifted, so that none sees across an edge.
+    Weights are the same at every size of images."""
+
+    def window(self, grid: Grid) -> Grid:
+        return self.window_size, self.window_size
+
+    def timm(self, image_size: ImageSize) -> dict[str, Any]:
+        window = self.window_size
+        if any(h % window or w % window for *_, (h, w) in self.stages(image_size)):
+            raise unknown(
+                f"Swin that pads its grid before it is shifted, as images of {image_size} pixels "
+                f"need with windows of {window}"
+            )
+        found = super().timm(image_size)
+        return {**found, "model_args": {**found["model_args"], "always_partition": True}}

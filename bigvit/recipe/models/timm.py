@@ -115,6 +115,6 @@ def _value(text: str) -> Any:
 def _unplanned(architecture: str) -> ValueError:
     return ValueError(
         f"model.architecture: {architecture} is timm's, and nothing describes what it computes "
-        "layer by layer; bigvit plan, rehearse and dense relative localization need it: give them "
-        "a model of bigvit's own"
+        "layer by layer; bigvit plan, rehearse, dense relative localization and UperNet need it: "
+        "give them a model of bigvit's own"
     )

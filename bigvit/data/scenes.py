@@ -1,0 +1,35 @@
+"""Images of which more than one label is known: what is drawn once is done to image, labels, masks
+and boxes alike."""
+
+from bigvit.data import pixel_labels
+from bigvit.data.sample import Sample, TestIndex, TrainIndex
+from bigvit.data.sources import Source
+from bigvit.recipe import Detection, Segmentation
+
+
+def train_sample(
+    source: Source, data: Segmentation | Detection, seed: int, place: TrainIndex
+) -> Sample:
+    """The image of a place with what is known of it, varied as drawn for it.
+
+    Raises:
+        BadImage: it, or what is known of it, cannot be read.
+    """
+    match data:
+        case Segmentation():
+            return pixel_labels.train_sample(source, data, seed, place)
+        case Detection():
+            raise NotImplementedError
+
+
+def test_sample(source: Source, data: Segmentation | Detection, place: TestIndex) -> Sample:
+    """The same, nothing of it at random.
+
+    Raises:
+        BadImage: it, or what is known of it, cannot be read.
+    """
+    match data:
+        case Segmentation():
+            return pixel_labels.test_sample(source, data, place)
+        case Detection():
+            raise NotImplementedError
