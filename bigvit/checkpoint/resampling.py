@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Grid = tuple[int, int]
@@ -100,6 +101,32 @@ def resample_positions(
     others, positions = positions[:, :-patches], positions[:, -patches:]
     resized = _resize(positions[0].T, source, grid, resampling).T[None]
     return torch.cat([others, resized], dim=1)
+
+
+def resample_tables(
+    weights: Mapping[str, Tensor], windows: Mapping[str, Grid]
+) -> dict[str, Tensor]:
+    """Those of Swin's tables of relative positions (N, H) that are another for other windows: of
+    smaller ones the middle, whose offsets are the same; of larger ones bicubic, as its authors do
+    it. Tables that are of no square window stay as they are.
+
+    Args:
+        windows: that each table is wanted for, by name.
+    """
+    found: dict[str, Tensor] = {}
+    for name, (down, across) in windows.items():
+        table, (h, w) = weights[name], (2 * down - 1, 2 * across - 1)
+        side = math.isqrt(len(table))
+        if side**2 != len(table) or (side, side) == (h, w):
+            continue
+        map_1Hss = table.float().T.unflatten(1, (side, side))[None]
+        if max(h, w) <= side:
+            top, left = (side - h) // 2, (side - w) // 2
+            resized = map_1Hss[..., top : top + h, left : left + w]
+        else:
+            resized = F.interpolate(map_1Hss, (h, w), mode="bicubic", align_corners=False)
+        found[name] = resized[0].flatten(1).T.to(table.dtype)
+    return found
 
 
 def are_of(positions: Tensor, grid: Grid) -> bool:

@@ -11,6 +11,7 @@ import torch
 import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from timm.models.swin_transformer import WindowAttention
 from torch import Tensor, nn
 
 from bigvit.checkpoint.containers import chosen, renamed, unwrapped
@@ -25,6 +26,7 @@ from bigvit.checkpoint.resampling import (
     counted,
     lie_on,
     patches_of,
+    resample_tables,
     resampled,
 )
 from bigvit.ranks.joining import Ranks, alone
@@ -37,6 +39,7 @@ DIGEST = "weights_xxh3_128"
 """The key in an export's config.json that says which weights it is about."""
 
 OF_PATCHES = "aux_head."
+TABLE = ".relative_position_bias_table"
 HEADS = ("head.", "head_dist.", OF_PATCHES, "fc.")
 """How the names of a classifier's weights begin."""
 
@@ -189,6 +192,13 @@ def fitted(
         source = given.grid or _assumed(count, grid, what)
         if moved := source != grid:
             weights |= resampled(weights, source, grid, resampling)
+    tables = (n for n in weights if n.endswith(TABLE) and weights[n].shape != own[n].shape)
+    modules = ((n, model.get_submodule(n.removesuffix(TABLE))) for n in tables)
+    windows = {
+        n: module.window_size for n, module in modules if isinstance(module, WindowAttention)
+    }
+    if cut := resample_tables(weights, windows):
+        weights, moved, what = weights | cut, True, "relative positions"
     for name, weight in weights.items():
         if weight.shape != own[name].shape:
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
