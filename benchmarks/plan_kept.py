@@ -89,6 +89,9 @@ def inputs_of(task: Task, batch: int) -> Inputs:
     nothing = torch.zeros(batch, recipe.model.num_classes)
     patches = torch.zeros(batch, *recipe.model.grid(recipe.data.image_size), nothing.shape[1])
     targets = Targets(torch.arange(batch), nothing, nothing, patches)
+    if recipe.dense is not None:
+        labels = torch.arange(batch)[:, None, None].expand(batch, *images.shape[2:])
+        targets = targets._replace(labels=labels % recipe.data.classes)
     to_there = partial(torch.Tensor.to, device=images.device)
     draws = tree_map_only(torch.Tensor, to_there, task.draws(0, (0, batch)))
     return Inputs(images, targets, draws, 0)

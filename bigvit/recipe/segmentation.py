@@ -153,11 +153,11 @@ class UperNet:
             yield Op("", "activation", 0, 0, count * width)  # as all that follows reads it
         if self.uniform(maps):
             d, (h, w), own = widths[0], maps[0][1], cells[0]
-            yield self._doubled("fpn1.0", own, d)
-            yield self._norm("fpn1.1", 4 * own, d)
-            yield Op("fpn1.2", "activation", 0, 0, 8 * own * d)  # what it reads, and what it makes
-            yield self._doubled("fpn1.3", 4 * own, d)
-            yield self._doubled("fpn2.0", own, d)
+            yield self._doubled("neck.fpn1.0", own, d)
+            yield self._norm("neck.fpn1.1", 4 * own, d)
+            yield Op("neck.fpn1.2", "activation", 0, 0, 8 * own * d)  # what it reads, and what it makes
+            yield self._doubled("neck.fpn1.3", 4 * own, d)
+            yield self._doubled("neck.fpn2.0", own, d)
             cells = [16 * own, 4 * own, own, (h // 2) * (w // 2)]
             made = (cells[0] + cells[1] + cells[3]) * d
             yield Op(

@@ -4,6 +4,7 @@ what a step multiplies, and what backward keeps."""
 import re
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from each import each_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.plan_kept import inputs_of, predicted_over_found, recipe_of
+from benchmarks.plan_kept import alive_over_found, inputs_of, predicted_over_found, recipe_of
 from bigvit import models
 from bigvit.plan.activations import executed_macs, kept_bytes, most_at_once
+from bigvit.plan.weights import heads, weights_of
 from bigvit.recipe import (
     AttentionPooling,
     AveragePooling,
@@ -32,6 +34,7 @@ from bigvit.recipe import (
     LinearStochasticDepth,
     LVViT,
     Model,
+    PaddedSwin,
     ParallelViT,
     PatchConvNet,
     Recipe,
@@ -44,6 +47,7 @@ from bigvit.recipe import (
     ViT,
 )
 from bigvit.recipes.deit3 import deit3_h14_in1k_126 as vit_h
+from bigvit.recipes.segmentation import scenes_swin_64, scenes_vit_64
 from bigvit.task import Task
 
 NONE, SIZE, BATCH = StochasticDepth(rate=0.0, group=4), (64, 96), 8
@@ -85,6 +89,7 @@ MODELS: dict[str, Model] = {
         16, 48, 3, 4.0, "affine", "separable", 0.1, False, MEAN, NONE, 3, 10
     ),
     "swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, AveragePooling(), NONE, 3, 10),
+    "padded swin": PaddedSwin(4, 24, (2, 2), (3, 6), 5, 4.0, AveragePooling(), NONE, 3, 10),
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
     "cvt": CvT((16, 32), (1, 2), (1, 2), 4.0, NONE, 3, 10),
     "resnet": ResNet((2, 2, 1), AveragePooling(), None, 3, 10),
@@ -98,6 +103,23 @@ MODELS: dict[str, Model] = {
     "attending resmlp": ResMLP(16, 48, 3, 4.0, "affine", "linear", 0.1, True, ONE, NONE, 3, 10),
 }
 DRLOC = DRLoc(1.0, None, "classes", "grid", 0.001, "all", False, 16, 4, "mean", 32, 2)
+
+
+def dense(recipe: Recipe, **changes: Any) -> Recipe:
+    """One of UperNet, of which the trunk drops nothing."""
+    model: Any = recipe.model
+    head: Any = recipe.objectives[0]
+    model, head = replace(model, drop_path=NONE), replace(head, **changes)
+    return replace(recipe, model=model, objectives=(head,))
+
+
+LAST = {"blocks": (3,) * 4, "normalised": False, "auxiliary": 0.0, "dropout": 0.0}
+DENSE = {
+    "vit": dense(scenes_vit_64),
+    "the last map": dense(scenes_vit_64, norm="batch", **LAST),
+    "swin": dense(scenes_swin_64),
+    "swin, batch": dense(scenes_swin_64, norm="batch", normalised=False),
+}
 
 every = pytest.mark.parametrize("name", MODELS)
 
@@ -161,6 +183,41 @@ def test_a_head_alone_is_trained_and_little_is_kept(name: str):
     }
     assert trained == heads and len(trained) >= 2
     assert kept_bytes(recipe, BATCH) < 0.1 * kept_bytes(whole, BATCH)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", DENSE)
+def test_backward_keeps_what_is_said_of_upernet(name: str, precision: Any):
+    recipe = replace(DENSE[name], precision=precision)
+    assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03)
+    assert 0.93 < alive_over_found(recipe, 0, BATCH) < 1.15
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_upernet_has_the_parameters_and_multiplies_what_is_said(name: str):
+    recipe = DENSE[name]
+    task = Task(recipe)
+    task.init_weights()
+    (head,), (module,) = recipe.objectives, task.objectives.values()
+    said = {op.module: op.parameters for op in heads(head, recipe) if op.parameters}
+    found = {of: sum(p.numel() for p in module.get_submodule(of).parameters()) for of in said}
+    assert found == said
+    own = sorted((p.numel(), p.shape[0]) for p in module.parameters())
+    assert sum(said.values()) == sum(count for count, _ in own)
+    behind = weights_of(recipe).all[-len(own) :]
+    assert sorted((w.size, w.rows) for w in behind) == own
+    statistics = sum(each.numel() for each in task.statistics().values())
+    assert weights_of(recipe).statistics == statistics
+    inputs = inputs_of(task, BATCH)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        loss = torch.stack(list(task(inputs).values())).sum()
+        forward = counter.get_total_flops() / 2 / BATCH
+        loss.backward()
+        step = counter.get_total_flops() / 2 / BATCH
+    macs = executed_macs(recipe)
+    # averages are products here, which no paper counts
+    assert forward * (1 - 5e-4) < macs.forward < forward
+    assert step * (1 - 5e-4) < macs.forward + macs.backward < step
 
 
 @pytest.mark.parametrize("name", ["vit", "parallel", "cait"])
