@@ -126,12 +126,12 @@ class UperNet:
         if self.norm == "group":
             widths = {"channels": self.channels}
             widths |= {"auxiliary_channels": self.auxiliary_channels} if self.auxiliary else {}
-            several = 2 * GROUPS
+            several = 3 * GROUPS
             for name, width in widths.items():
                 fits, allowed = width % GROUPS == 0, f"a multiple of {GROUPS}, the groups of norm"
                 allow(f"{path}.{name}", width, fits, allowed)
             single = 1 in self.scales and self.channels < several
-            allowed = f"{several} or more, as groups of one value are their own means (scales 1)"
+            allowed = f"{several} or more: of two values a norm leaves 1 and -1 (scales 1)"
             allow(f"{path}.channels", self.channels, not single, allowed)
             width, fits = maps[0][0], not self.uniform(maps) or maps[0][0] % GROUPS == 0
             allow(f"{path}.norm", self.norm, fits, f"batch where the trunk is {width} wide")

@@ -30,6 +30,7 @@ import pooling  # noqa: E402
 import precision  # noqa: E402
 import resmlp  # noqa: E402
 import rolled  # noqa: E402
+import segmented  # noqa: E402
 import sgd  # noqa: E402
 import taught  # noqa: E402
 import timm_models  # noqa: E402
@@ -250,6 +251,7 @@ SCENARIOS = {
         *precision.SCENARIOS,
         *resmlp.SCENARIOS,
         *rolled.SCENARIOS,
+        *segmented.SCENARIOS,
         *sgd.SCENARIOS,
         *taught.SCENARIOS,
         *labelled.SCENARIOS,

@@ -22,7 +22,7 @@ from bigvit.engines.single import SingleEngine
 from bigvit.evaluate import evaluate
 from bigvit.keyed_random import permutation
 from bigvit.ranks.joining import alone
-from bigvit.recipe import Recipe
+from bigvit.recipe import Recipe, batch_layout
 from bigvit.task import Task
 
 Weights = dict[str, Tensor]
@@ -47,11 +47,12 @@ class Reordered(SingleEngine):
                 losses.append(self.task(micro[i]()))
                 torch.stack(list(losses[-1].values())).sum().backward()
             for sum_, p in zip(total, parameters, strict=True):
-                assert p.grad is not None
-                sum_ += p.grad
+                assert (p.grad is not None) == p.requires_grad
+                if p.grad is not None:
+                    sum_ += p.grad
                 p.grad = None
         for sum_, p in zip(total, parameters, strict=True):
-            p.grad = sum_ / len(micro)
+            p.grad = sum_ / len(micro) if p.requires_grad else None
         return mean_losses(losses)
 
 
@@ -64,9 +65,14 @@ def train_single(
     maps: LabelMaps | None = None,
     kinds: Sequence[str] = ("weight", "ema"),
     updates: int | None = None,
+    micro_batch: int | None = None,
 ) -> tuple[Weights, list[float]]:
     """Weights after so many updates, by default `tiny.updates` of the recipe, with their average as
-    "ema NAME" where there is one, and other kinds likewise, and the loss of every update."""
+    "ema NAME" where there is one, and other kinds likewise, and the loss of every update.
+
+    Args:
+        micro_batch: images at once, where it is not `tiny.cut`'s.
+    """
     engine = Reordered(lambda: Task(recipe), recipe, alone())
     fill(engine, outline(recipe).initial_weight)
     engine.order = order
@@ -78,7 +84,7 @@ def train_single(
     batches = train_batches(
         source,
         recipe,
-        tiny.cut(recipe, 1),
+        tiny.cut(recipe, 1) if micro_batch is None else batch_layout(recipe, 1, micro_batch),
         *(0, 0, 0),
         engine.task.draws,
         maps=maps,

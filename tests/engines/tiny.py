@@ -151,7 +151,7 @@ many = replace(  # for an update of many micro-batches
 
 def updates(recipe: Recipe) -> int:
     """How many of a recipe's updates the tests make."""
-    return UPDATES if recipe.schedule.epochs > 1 else SHORT
+    return UPDATES if recipe.epochs > 1 else SHORT
 
 
 def cut(recipe: Recipe, world: int) -> Layout:

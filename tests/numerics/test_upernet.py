@@ -113,7 +113,7 @@ def test_logits_and_loss_are_those_of_transformers(size: Any) -> None:
     )
     config = UperNetConfig(
         backbone_config=backbone,
-        hidden_size=64,
+        hidden_size=96,
         pool_scales=[1, 2, 3],
         auxiliary_in_channels=96,
         auxiliary_channels=48,
@@ -200,7 +200,7 @@ def test_channels_are_dropped_as_drawn() -> None:
     recipe = with_head(scenes_vit_64, dropout=0.25)
     task = Task(recipe)
     (drawn,) = task.draws(7, (0, 64)).objectives[0]
-    assert drawn.shape == (64, 64 + 32)
+    assert drawn.shape == (64, 96 + 32)
     assert drawn.unique().tolist() == pytest.approx([0.0, 4 / 3])
     assert (drawn == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
     (part,) = task.draws(7, (24, 32)).objectives[0]
@@ -212,15 +212,15 @@ def test_channels_are_dropped_as_drawn() -> None:
     head = head_of(task).train()
     inputs = inputs_of(task, 2)
     output = task.model(inputs.images, None, task.wanted)
-    factors = torch.ones(2, 96)
-    factors[:, [3, 70]] = 0
+    factors = torch.ones(2, 128)
+    factors[:, [3, 102]] = 0
     head(output, inputs.targets, (factors,)).backward()
     assert head.auxiliary_head is not None
     lost = [
         module.conv_seg.weight.grad.abs().sum(dim=(0, 2, 3)) == 0
         for module in (head.decode_head, head.auxiliary_head)
     ]
-    assert [each.nonzero().flatten().tolist() for each in lost] == [[3], [70 - 64]]
+    assert [each.nonzero().flatten().tolist() for each in lost] == [[3], [102 - 96]]
 
 
 @pytest.mark.parametrize("recipe", [scenes_vit_64, scenes_swin_64], ids=["vit", "swin"])
@@ -340,7 +340,7 @@ def test_keyed_draws_have_the_objectives_name() -> None:
     head = head_of(Task(scenes_vit_64))
     (one,), (other,) = (head.draws(name, 0, 0, (0, 2)) for name in ("a", "b"))
     assert not torch.equal(one, other)
-    expected = keyed_random.uniform(96, "dropout", "a", 0, 0, 1) >= 0.1
+    expected = keyed_random.uniform(128, "dropout", "a", 0, 0, 1) >= 0.1
     assert torch.equal(one[1] > 0, torch.from_numpy(expected))
 
 

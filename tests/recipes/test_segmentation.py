@@ -209,8 +209,8 @@ WRONG: dict[str, tuple[Recipe, str]] = {
         "objectives.0.channels: 80 is not allowed; it must be a multiple of 32",
     ),
     "groups of one": (
-        replace(scenes_vit_64, objectives=(replace(head_of(scenes_vit_64), channels=32),)),
-        "objectives.0.channels: 32 .* 64 or more",
+        replace(scenes_vit_64, objectives=(replace(head_of(scenes_vit_64), channels=64),)),
+        "objectives.0.channels: 64 .* 96 or more",
     ),
 }
 
