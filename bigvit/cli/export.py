@@ -15,6 +15,8 @@ def add(add: arguments.Add) -> None:
     arguments.add_image_size(command)
     text = "put ResMLP's affine maps into the linear layers beside them"
     command.add_argument("--fold", action="store_true", help=text)
+    text = "the trunk alone, for timm's features_only=True (default of --out: backbone/)"
+    command.add_argument("--backbone", action="store_true", help=text)
     text = "of the weights, as the hub names it, such as apache-2.0; the model card says it"
     command.add_argument("--license", help=text)
     command.add_argument("--onnx", action="store_true", help="write model.onnx, too")
@@ -24,7 +26,10 @@ def add(add: arguments.Add) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     size = arguments.size_of(options)
-    folder = options.out or arguments.run_folder_of(options.path) / "export"
+    default = "backbone" if options.backbone else "export"
+    folder = options.out or arguments.run_folder_of(options.path) / default
+    if options.backbone and options.onnx:
+        raise ValueError("--onnx: it is of logits, and --backbone has no head; leave one out")
     arguments.refuse_no_checkpoint(options.path)
     if options.onnx:
         from bigvit.export.onnx import refuse_missing
@@ -42,6 +47,7 @@ def _export(options: argparse.Namespace) -> None:
     from bigvit.export.folder import FILES, export
 
     more = {"license": options.license, "onnx": options.onnx, "repo": repo, "say": print}
+    more |= {"backbone": options.backbone}
     try:
         print(export(options.path, folder, size, options.ema, options.fold, **more))
     except OSError as error:

@@ -14,6 +14,7 @@ from bigvit.checkpoint import metrics
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.model import Found
 from bigvit.checkpoint.run import run_of
+from bigvit.export import backbone
 from bigvit.recipe import ImageSize, Recipe, sides
 from bigvit.recipe.bounds import leaves
 from bigvit.recipe.find import all_recipes
@@ -46,6 +47,7 @@ class About(NamedTuple):
     architecture: str  # timm's name of it
     onnx: float | None  # by how much a logit of model.onnx differs; None: there is none
     digest: str  # of model.safetensors, xxh3-128
+    backbone: bool = False  # whether there is no head
 
     @property
     def named(self) -> str:
@@ -67,8 +69,9 @@ def card_of(found: Found, about: About) -> str:
     parts = (
         f"---\n{_header(found, about, title, evaluation)}\n---\n\n# {title}\n",
         *_summary(found, about, run),
-        *_use(found.recipe, about),
-        *_results(found, about, evaluation),
+        *(_use(found.recipe, about) if not about.backbone else ()),
+        *(backbone.use(about.named, found.recipe, about.size) if about.backbone else ()),
+        *(_results(found, about, evaluation) if not about.backbone else ()),
         *_training(found, run),
         *_provenance(found.manifest, about, run),
         *_limits(found.recipe, about, evaluation),
@@ -90,6 +93,8 @@ def _evaluation(found: Found, about: About) -> dict[str, float]:
     """What the run counted with these very weights: top1, top5 (percent), test_loss, images."""
     before = "ema_" if about.ema else ""
     last: dict[str, float] = {}
+    if about.backbone:
+        return last
     try:
         for line in metrics.read_metrics(run_of(found.checkpoint) / metrics.NAME):
             if line.kind == metrics.EVALUATION and line.batch == found.manifest.batch:
@@ -136,13 +141,15 @@ def _header(found: Found, about: About, title: str, evaluation: Mapping[str, flo
                         metric_value=round(evaluation[key] / 100, 6),
                     )
                 )
+    task = "image-feature-extraction" if about.backbone else "image-classification"
+    more = [] if about.backbone else ["transformers"]
     data = ModelCardData(
         library_name="timm",
-        pipeline_tag="image-classification",
-        tags=["image-classification", "timm", "transformers", "bigvit", *["onnx"] * _has(about)],
+        pipeline_tag=task,
+        tags=[task, "timm", *more, "bigvit", *["onnx"] * _has(about)],
         license=about.license,
         datasets=[where] if where else None,
-        metrics=["accuracy"],
+        metrics=None if about.backbone else ["accuracy"],
         model_name=title if results else None,
         eval_results=results or None,
     )
@@ -158,10 +165,11 @@ def _summary(found: Found, about: About, run: Mapping[str, Any]) -> Iterator[str
     model = recipe.model
     average = ", the moving average of its weights," if about.ema else ""
     channels = f"{model.in_chans} channel{'s' * (model.in_chans > 1)}"
+    classes = ", without its head" if about.backbone else f" and {model.num_classes:,} classes"
     yield (
         f"{type(model).__name__} ({model.summary}){average} with "
         f"{model.parameters(about.size) / 1e6:.2f} M parameters, for images of {height} x {width} "
-        f"pixels in {channels} and {model.num_classes:,} classes. It was trained on "
+        f"pixels in {channels}{classes}. It was trained on "
         f"{_dataset(recipe)} by bigvit {_versions(run).get('bigvit', '')}, from the recipe "
         f"`{run.get('name', 'unnamed')}` ({_linked(recipe.source)}). timm builds it as "
         f"`{about.architecture}`, with the arguments in `config.json`.\n"
@@ -305,6 +313,10 @@ def _changed(run: Mapping[str, Any]) -> str:
 def _limits(recipe: Recipe, about: About, evaluation: Mapping[str, float]) -> Iterator[str]:
     height, width = sides(about.size)
     yield "## Limits\n"
+    if about.backbone:
+        yield "- What its maps are worth for another task was not measured."
+        yield "- The license of the weights is not that of the images.\n"
+        return
     if not recipe.classifies:
         yield "- Its classifier was not trained, and names classes by chance; its features were."
     yield f"- Whatever it is shown, it names one of the {recipe.model.num_classes:,} classes of"

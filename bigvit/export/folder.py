@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.trained import looked_at
 from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, Given, fit
 from bigvit.export import card
+from bigvit.export.backbone import config_of, trunk_of, without_heads
 from bigvit.export.onnx import ONNX, write_onnx
 from bigvit.models import Backbone, build
 from bigvit.models.folding import folded, without_shifts
 from bigvit.models.timm_skeleton import exported
-from bigvit.recipe import ImageSize, Recipe, ResMLP, Timm, sides
+from bigvit.recipe import ImageSize, Recipe, ResMLP, Swin, Timm, sides
 
 log = logging.getLogger(__name__)
 FILES = (EXPORTED, card.README, ONNX, f"{ONNX}.data", CONFIG)
@@ -49,6 +51,7 @@ def export(
     *,
     license: str | None = None,
     onnx: bool = False,
+    backbone: bool = False,
     repo: str | None = None,
     say: Callable[[str], None] = log.info,
 ) -> Path:
@@ -63,6 +66,7 @@ def export(
         fold: put ResMLP's affine maps into the linear layers beside them, as far as they can be.
         license: of the weights, by the hub's name for it; None: the card says that there is none.
         onnx: write model.onnx, too.
+        backbone: the trunk alone, whose maps `features_only=True` gives.
         repo: where the folder is to lie on the hub, USER/NAME; it is named in the card.
         say: told how far ONNX Runtime's logits are from torch's.
 
@@ -79,14 +83,27 @@ def export(
     if fold and not isinstance(recipe.model, ResMLP):
         kind = type(recipe.model).__name__
         raise ValueError(f"--fold: {kind} has no affine maps, ResMLP has; leave it out")
+    if fold and backbone:
+        raise ValueError("--fold: it changes maps, which --backbone is for; leave one out")
+    if not backbone and recipe.dense is not None:
+        raise ValueError(
+            f"{type(recipe.data).__name__} runs train no head that classifies, and timm has no "
+            "other; --backbone exports the trunk"
+        )
     size = image_size or recipe.data.image_size
     looked_at(recipe, image_size, None)
+    if backbone:
+        recipe, model = replace(recipe, model=trunk_of(recipe)), without_heads(model)
     source, grid = recipe.model.grid(recipe.data.image_size), recipe.model.grid(size)
     if recipe.model.described and grid != source:
         model |= resampled(model, source, grid, recipe.resampling)
+    if isinstance(recipe.model, Swin) and image_size is not None:  # its windows may be others
+        model |= {n: w for n, w in _ours(found, size).state_dict().items() if n in model}
     classes = class_names(run_of(found.checkpoint), recipe.model.num_classes)
     described = None if recipe.model.described else _of_timm(recipe, size, model)
     config = timm_config(recipe, size, classes, described)  # refused before anything is written
+    if backbone:
+        config = config_of(recipe, config, size)
     if isinstance(recipe.model, ResMLP):
         model = folded(model) if fold else without_shifts(model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +124,7 @@ def export(
             architecture=config["architecture"],
             onnx=difference,
             digest=digest,
+            backbone=backbone,
         )
         (aside / card.README).write_text(card.card_of(found, about))
         _publish(folder, aside)

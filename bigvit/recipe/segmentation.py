@@ -155,7 +155,8 @@ class UperNet:
             d, (h, w), own = widths[0], maps[0][1], cells[0]
             yield self._doubled("neck.fpn1.0", own, d)
             yield self._norm("neck.fpn1.1", 4 * own, d)
-            yield Op("neck.fpn1.2", "activation", 0, 0, 8 * own * d)  # what it reads, and what it makes
+            # what it reads, and what it makes
+            yield Op("neck.fpn1.2", "activation", 0, 0, 8 * own * d)
             yield self._doubled("neck.fpn1.3", 4 * own, d)
             yield self._doubled("neck.fpn2.0", own, d)
             cells = [16 * own, 4 * own, own, (h // 2) * (w // 2)]
