@@ -201,7 +201,7 @@ WRONG: dict[str, tuple[Recipe, str]] = {
         "objectives.0.blocks: .3, 1, 0. .* each of a coarser grid",
     ),
     "one patch": (
-        replace(scenes_vit_64, data=replace(scenes_vit_64.data, image_size=(8, 64))),
+        replace(scenes_vit_64, data=replace(scenes_vit_64.data, image_size=(8, 64), stride=8)),
         "data.image_size: 8 x 64 is not allowed; it gives 1 x 8 features",
     ),
     "groups": (
