@@ -33,7 +33,8 @@ def trunk_of(recipe: Recipe) -> Model:
             f"--backbone: {model.architecture} is timm's own, whose whole export timm takes with "
             "features_only=True where it can; leave it out"
         )
-    return replace(model, dense_head=False) if isinstance(model, TokenLabeled) else model
+    dense = isinstance(recipe.model, TokenLabeled)
+    return replace(model, dense_head=False) if dense else model
 
 
 def without_heads(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
