@@ -19,10 +19,10 @@ from bigvit.recipe import (
     Detection,
     MaskRCNN,
     Model,
+    PaddedSwin,
     Recipe,
     Steps,
     StochasticDepth,
-    Swin,
     patchconvnet,
 )
 
@@ -101,7 +101,7 @@ def of_patchconvnet(size: str) -> Recipe:
 mask_rcnn_patchconvnet_s60 = of_patchconvnet("s60")
 mask_rcnn_patchconvnet_s120 = of_patchconvnet("s120")
 mask_rcnn_swin_t = mask_rcnn_3x(
-    Swin(
+    PaddedSwin(
         patch_size=4,
         embed_dim=96,
         depths=(2, 2, 6, 2),
@@ -121,7 +121,7 @@ mask_rcnn_swin_t = mask_rcnn_3x(
 scenes_mask_rcnn = replace(
     mask_rcnn_swin_t,
     source="bigvit: Mask R-CNN made small, no paper",
-    model=Swin(
+    model=PaddedSwin(
         patch_size=4,
         embed_dim=24,
         depths=(1, 1, 2, 1),

@@ -18,7 +18,7 @@ from torch import Tensor
 from bigvit.data.bad import gather
 from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches
-from bigvit.data.prepare import Normalise
+from bigvit.data.prepare import Normalise, within
 from bigvit.data.sources import Source
 from bigvit.data.sources.coco import CocoSource
 from bigvit.evaluate import Measured
@@ -99,19 +99,6 @@ def average_precision(
     names = tuple(source.name(id) for id in bad.tolist())
     seconds = time.perf_counter() - began
     return Precision(len(source) - len(names), names, len(every), values, seconds)
-
-
-def within(sizes: Tensor, shape: Any) -> Tensor:
-    """Where images are that lie in the upper left corner of something larger (B, H, W), bool.
-
-    Args:
-        sizes: height and width of each (B, 2).
-        shape: H and W.
-    """
-    down, across = (
-        torch.arange(side, device=sizes.device) < sizes[:, i, None] for i, side in enumerate(shape)
-    )
-    return down[:, :, None] & across[:, None]
 
 
 def predicted(

@@ -81,7 +81,7 @@ class MaskRCNN:
         """What is computed of an image, from width and grid of each block. Kept elements are the
         heads' own; masks of training boxes are most of them."""
         seen = [maps[i] for i in looked_at(maps)]
-        channels, head = self.channels, "heads.detection"
+        channels, head = self.channels, "head"
         if self.normalised:
             yield from (norm(f"{head}.pyramid.norms.*", h * w, d) for d, (h, w) in seen)
         if len(seen) == 1:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from bigvit.data.prepare import Normalise
+from bigvit.data.prepare import Normalise, within
 from bigvit.data.sample import TestIndex
 from bigvit.data.scene_objects import test_sample
 from bigvit.data.sources import open_splits
-from bigvit.dense.average_precision import average_precision, within
+from bigvit.dense.average_precision import average_precision
 from bigvit.ranks.joining import connect, end, meet
 
 

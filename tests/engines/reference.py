@@ -47,11 +47,12 @@ class Reordered(SingleEngine):
                 losses.append(self.task(micro[i]()))
                 torch.stack(list(losses[-1].values())).sum().backward()
             for sum_, p in zip(total, parameters, strict=True):
-                assert p.grad is not None
-                sum_ += p.grad
+                assert (p.grad is not None) == p.requires_grad
+                if p.grad is not None:
+                    sum_ += p.grad
                 p.grad = None
         for sum_, p in zip(total, parameters, strict=True):
-            p.grad = sum_ / len(micro)
+            p.grad = sum_ / len(micro) if p.requires_grad else None
         return mean_losses(losses)
 
 
