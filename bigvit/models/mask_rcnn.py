@@ -70,7 +70,9 @@ class Pyramid(nn.Module):
             maps.append(x.to(dtype).transpose(1, 2).unflatten(2, grid))
         if self.neck is not None:
             maps = self.neck(maps[0])
-        return list(self.fpn(OrderedDict(enumerate(maps))).values())
+        # by names: stage 3 looks at those of what a module returns
+        named = OrderedDict((str(i), x) for i, x in enumerate(maps))
+        return list(self.fpn(named).values())
 
 
 class Head(nn.Module):
