@@ -83,7 +83,8 @@ class MaskRCNN:
         seen = [maps[i] for i in looked_at(maps)]
         channels, head = self.channels, "head"
         if self.normalised:
-            yield from (norm(f"{head}.pyramid.norms.*", h * w, d) for d, (h, w) in seen)
+            for i, (d, (h, w)) in enumerate(seen):
+                yield norm(f"{head}.pyramid.norms.{i}", h * w, d)
         if len(seen) == 1:
             d, (h, w) = seen[0]
             cells, neck = h * w, f"{head}.pyramid.neck"
@@ -94,12 +95,12 @@ class MaskRCNN:
             yield _doubling(f"{neck}.fpn2", cells, d)
             seen = [(d, (4 * h, 4 * w)), (d, (2 * h, 2 * w)), (d, (h, w)), (d, (h // 2, w // 2))]
         fpn, levels = f"{head}.pyramid.fpn", [h * w for _, (h, w) in seen]
-        for (d, _), cells in zip(seen, levels, strict=True):
-            yield conv(f"{fpn}.inner_blocks.*.0", cells, d, channels, 1, cells * d, True)
-        for cells in levels:
-            yield conv(
-                f"{fpn}.layer_blocks.*.0", cells, channels, channels, 3, cells * channels, True
-            )
+        for i, ((d, _), cells) in enumerate(zip(seen, levels, strict=True)):
+            inner = f"{fpn}.inner_blocks.{i}.0"
+            yield conv(inner, cells, d, channels, 1, cells * d, True)
+        for i, cells in enumerate(levels):
+            layer = f"{fpn}.layer_blocks.{i}.0"
+            yield conv(layer, cells, channels, channels, 3, cells * channels, True)
         h, w = seen[-1][1]
         every, ratios = sum(levels) + -(-h // 2) * -(-w // 2), len(self.ratios)
         yield conv(f"{head}.rpn.conv.0.0", every, channels, channels, 3, every * channels, True)
@@ -108,9 +109,8 @@ class MaskRCNN:
         boxes, masks, one = self.samples, self.samples // 4, channels * BOX_CELLS**2
         cells = MASK_CELLS**2
         wide = boxes * one + masks * channels * cells + sum(levels) * channels
-        yield Op(
-            "", "activation", 0, 0, 0, wide=wide
-        )  # what boxes see, and the map it is taken from
+        # what boxes see, and the map that it is taken from
+        yield Op("", "activation", 0, 0, 0, wide=wide)
         yield linear(f"{head}.box_head.fc6", boxes, one, self.hidden_dim)
         yield linear(f"{head}.box_head.fc7", boxes, self.hidden_dim, self.hidden_dim)
         yield linear(f"{head}.box_predictor.cls_score", boxes, self.hidden_dim, classes + 1)
@@ -135,4 +135,4 @@ def looked_at(maps: Sequence[tuple[int, tuple[int, int]]]) -> list[int]:
 def _doubling(module: str, cells: int, dim: int) -> Op:
     """A transposed convolution that makes four cells of each."""
     made = Op(module, "conv", (4 * dim + 1) * dim, 4 * cells * dim * dim, cells * dim)
-    return made._replace(shape=(cells, dim, 4 * dim))
+    return made._replace(shape=(4 * cells, 4 * dim, dim))
