@@ -1,9 +1,9 @@
 """Boxes and masks of shapes in scenes (`benchmarks/scenes.py`), learned through `deepspeed` on two
 ranks from random weights and from a trunk that was trained to tell photographs apart.
 
-    python -m benchmarks.scenes_detection [--seeds 0 1 2] [--updates N]
+    python -m benchmarks.scenes_detection [--seeds 0 1 2] [--epochs N]
 
-The budget is the recipe's (`scenes_mask_rcnn`): the same updates for both. Average precision as COCO
+The budget is the recipe's (`scenes_mask_rcnn`), the same for both. Average precision as COCO
 measures it, on scenes of photographs that no training scene shows.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.scenes import CLASSES, Split, make, write_crops
+from bigvit.ranks.launched import free_port
 
 LISTED: dict[Split, str] = {"train": "train2017", "test": "val2017"}
 PRETRAINED = 64  # crops of a photograph
@@ -66,7 +67,15 @@ def launched(*words: Any) -> None:
     Raises:
         RuntimeError: it failed.
     """
-    command = ["deepspeed", "--num_accelerators", "2", "bigvit/train.py", *map(str, words)]
+    command = [
+        "deepspeed",
+        "--num_accelerators",
+        "2",
+        "--master_port",
+        str(free_port()),
+        "scripts/train.py",
+        *map(str, words),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
