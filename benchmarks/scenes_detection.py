@@ -128,7 +128,7 @@ def main() -> None:
                 if weights == "pre-trained":
                     more = ["--init", pretrain(folder, seed)]
                 if options.epochs:
-                    steps = [str(max(1, options.epochs * n // 20)) for n in (15, 18)]
+                    steps = [str(max(1, options.epochs * n // 12)) for n in (9, 11)]
                     more += ["--schedule.epochs", options.epochs, "--schedule.steps", *steps]
                 run = folder / f"{weights}_{seed}"
                 every = ["--evaluate-every", options.epochs or recipe.epochs, "--workers", 0]

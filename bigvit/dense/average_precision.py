@@ -21,7 +21,6 @@ from bigvit.data.loader import test_batches
 from bigvit.data.prepare import Normalise, within
 from bigvit.data.sources import Source
 from bigvit.data.sources.coco import CocoSource
-from bigvit.evaluate import Measured
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Data
 
@@ -29,6 +28,8 @@ KINDS = {"box": "bbox", "mask": "segm"}
 """Of precision, and as pycocotools calls them."""
 NAMES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 """The first of pycocotools' statistics."""
+Seen = Callable[[CocoSource, int, list[dict[str, Any]]], object]
+"""(the test images, the number of one of them, what is predicted in it, in COCO's words)."""
 CUT = 0.5  # how likely a pixel has to be of an object
 
 
@@ -67,12 +68,14 @@ def average_precision(
     ranks: Ranks,
     workers: int = 0,
     agreed: Callable[[Callable[[], Batch | None]], Batch | None] = lambda fetch: fetch(),
-) -> Measured:
+    seen: Callable[[int, list[dict[str, Any]]], object] | None = None,
+) -> Precision:
     """Collective: every rank predicts equally often, and knows the same in the end.
 
     Args:
         predict: normalised images (B, C, H, W) -> `boxes`, `scores`, `classes` and `masks`, as
             Mask R-CNN answers.
+        seen: is told of each image that this rank looks at, and of what is predicted in it.
     """
     began, found = time.perf_counter(), list[dict[str, Any]]()
     listed = cast(CocoSource, source)
@@ -86,8 +89,12 @@ def average_precision(
         said = {name: x.float().cpu() for name, x in predict(images).items()}
         for i in batch.valid.nonzero()[:, 0].tolist():
             own = {name: x[i].numpy() for name, x in said.items()}
-            seen = cast(tuple[int, int], tuple(batch.sizes[i].tolist()))
-            found += predicted(own, int(batch.ids[i]), seen, listed.size(int(batch.ids[i])))
+            shown = cast(tuple[int, int], tuple(batch.sizes[i].tolist()))
+            id = int(batch.ids[i])
+            here = predicted(own, id, shown, listed.size(id))
+            found += here
+            if seen is not None:
+                seen(id, here)
         bad = torch.cat([bad, batch.bad])
     bad = gather(bad.unique(), ranks)
     every = _gathered(found, ranks)

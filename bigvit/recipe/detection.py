@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from bigvit.recipe.bounds import Bound, Classes, Share, Side, T, Weight, Width
+from bigvit.recipe.bounds import Bound, Classes, Share, Side, T, Weight, Width, allow
 from bigvit.recipe.data import Mean, Repeats, Std
-from bigvit.recipe.depth import ImageSize
+from bigvit.recipe.depth import ImageSize, sides
 from bigvit.recipe.models.ops import Op, conv, linear, norm
 from bigvit.recipe.scene import Count, Scene, TestCount
 
@@ -18,6 +18,8 @@ Anchors = Annotated[tuple[int, int, int, int, int], Bound(1, 2**16)]
 Ratios = Annotated[tuple[float, ...], Bound(0.01, 100.0)]
 Samples = Annotated[T, Bound(1, 10**6)]
 
+Level = tuple[int, tuple[int, int]]
+"""Width and grid of a block's tokens."""
 BOX_CELLS, MASK_CELLS = 7, 14
 """Along each axis, that boxes and masks are made from."""
 DETECTIONS = 100
@@ -77,7 +79,40 @@ class MaskRCNN:
     least_score: Share[float]  # of a prediction
     overlap: Share[float]  # above which the worse of two predictions of a class goes
 
-    def ops(self, maps: Sequence[tuple[int, tuple[int, int]]], classes: int) -> Iterator[Op]:
+    def check(self, path: str, maps: Sequence[Level], data: Detection) -> None:
+        """Refuse what cannot be computed.
+
+        Args:
+            maps: width and grid of each block.
+
+        Raises:
+            ValueError: names the field, the value given and what is allowed.
+        """
+        seen, size = [maps[i][1] for i in looked_at(maps)], sides(data.image_size)
+        if len(seen) not in (1, 4):
+            raise ValueError(
+                f"{path}: MaskRCNN is not allowed; it needs a model of four stages, or of one "
+                f"stride, and this one has {len(seen)}"
+            )
+        # of the coarsest level but one: twice that of a trunk of one stride
+        step = 2 if len(seen) == 1 else 8
+        coarsest = step * -(-size[0] // seen[0][0])
+        fits = all(side % coarsest == 0 for side in size)
+        allowed = f"a multiple of {coarsest}, the stride of the coarsest features"
+        allow("data.image_size", data.image_size, fits, allowed)
+        most, longest = min(size), data.longest
+        allowed = f"1 to {most}, to lie on the canvas whichever way it is (data.image_size)"
+        allow("data.longest", longest, longest <= most, allowed)
+        allowed = f"one number or more, each 1 to {longest} (data.longest)"
+        fits = bool(data.shortest) and max(data.shortest) <= longest
+        allow("data.shortest", data.shortest, fits, allowed)
+        tested = data.test_shortest
+        allow("data.test_shortest", tested, tested <= longest, f"1 to {longest} (data.longest)")
+        allow(f"{path}.ratios", self.ratios, bool(self.ratios), "one number or more")
+        allow(f"{path}.anchor_samples", self.anchor_samples, self.anchor_samples > 1, "2 or more")
+        allow(f"{path}.samples", self.samples, self.samples > 3, "4 or more")
+
+    def ops(self, maps: Sequence[Level], classes: int) -> Iterator[Op]:
         """What is computed of an image, from width and grid of each block. Kept elements are the
         heads' own; masks of training boxes are most of them."""
         seen = [maps[i] for i in looked_at(maps)]
@@ -127,7 +162,7 @@ class MaskRCNN:
         yield Op("", "activation", 0, 0, 0, wide=kept * (classes + 1))
 
 
-def looked_at(maps: Sequence[tuple[int, tuple[int, int]]]) -> list[int]:
+def looked_at(maps: Sequence[Level]) -> list[int]:
     """Which blocks' maps a head looks at, from width and grid of each: the last of each stage."""
     return [i for i in range(len(maps)) if maps[i] != (*maps, None)[i + 1]]
 

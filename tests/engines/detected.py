@@ -52,6 +52,7 @@ recipe = replace(
             samples=16,
             hidden_dim=20,
             mask_layers=1,
+            sampling=0,
         ),
     ),
     schedule=Steps(epochs=1, warmup_updates=2, warmup_ratio=0.1, steps=(), factor=0.1),

@@ -26,9 +26,20 @@ from bigvit.task import Task
 
 CLASSES, SIDE = 4, 128
 SIZES = [(128, 96), (80, 128), (128, 128)]
-CONFIG = replace(scenes_mask_rcnn.objectives[0], beta=1 / 9, sampling=2, aligned=False)
+CONFIG = replace(
+    scenes_mask_rcnn.objectives[0],
+    anchors=(16, 32, 48, 64, 96),
+    candidates=(200, 200),
+    proposals=(100, 100),
+    samples=64,
+    beta=1 / 9,
+    sampling=2,
+    aligned=False,
+)
 assert isinstance(CONFIG, MaskRCNN)
-RECIPE = replace(scenes_mask_rcnn, objectives=(CONFIG,))
+RECIPE = replace(
+    scenes_mask_rcnn, objectives=(CONFIG,), data=replace(scenes_mask_rcnn.data, image_size=SIDE)
+)
 
 
 def some_objects(seed: int, sizes=SIZES, none=1) -> Objects:

@@ -14,6 +14,7 @@ import json
 import os
 from array import array
 from collections import defaultdict
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,13 @@ class CocoSource(FileSource):
         if len(chosen) < len(counts):
             names = FileNames(names[int(i)] for i in chosen)
         super().__init__(root, names, np.zeros(len(chosen), np.int32), list(self._own_classes))
+
+    def first(self, count: int) -> "CocoSource":
+        """The same of its first images."""
+        some = copy(self)
+        some._images, some.targets = self._images[:count], self.targets[:count]
+        some.names = FileNames(self.names[i] for i in range(len(some.targets)))
+        return some
 
     def size(self, index: int) -> tuple[int, int]:
         """(height, width) of an image as the list says it, pixels."""
