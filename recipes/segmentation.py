@@ -279,7 +279,9 @@ scenes_vit_64 = Recipe(
     teacher=None,
     optim=AdamW(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, weight_decay_end=None),
     clip_norm=1.0,
-    schedule=Polynomial(updates=300, warmup_updates=20, warmup_ratio=1e-6, power=1.0, min_lr=0.0),
+    schedule=Polynomial(
+        updates=300, warmup_updates=20, warmup_ratio=1e-6, power=1.0, min_lr=0.0
+    ),
     trainable="all",
     layer_decay=1.0,
     starts_from=None,

@@ -32,7 +32,7 @@ class Kept:
         sure = [each for each in found if each["score"] >= SURE]
         there = [each for each in source.truth(id) if not each["iscrowd"]]
         image, name = source.read(id), Path(source.name(id)).name
-        panel = _panel(image, there, source.classes, f"{name}: what is there")
+        panel = _panel(image, there, source.classes, name)
         self.panels += [panel, _panel(image, sure, source.classes, "as predicted:")]
 
 
@@ -41,7 +41,7 @@ def _panel(
 ) -> Panel:
     from pycocotools import mask as coder
 
-    factor = min(1.0, SIDE / max(image.size))
+    factor = SIDE / max(image.size)
     across, down = (max(1, round(side * factor)) for side in image.size)
     drawn = list[Drawn]()
     for each in listed:
