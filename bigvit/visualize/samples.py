@@ -89,8 +89,7 @@ def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Pan
             continue
         if targets.objects is not None:
             objects = of_image(targets.objects, i, pixels.shape[2:], source.classes)
-            panel = of_objects(pixels[i], objects)
-            drawn.append(panel._replace(image=_within(panel.image, size)))
+            drawn.append(of_objects(pixels[i], objects))
             continue
         drawn.append(Panel(_within(pixels[i], size), _best(targets.dense[i], source.classes)))
         if maps is not None and of_cells is not None:
