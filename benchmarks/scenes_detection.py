@@ -126,7 +126,7 @@ def main() -> None:
             for weights in ("random", "pre-trained"):
                 began, more = time.perf_counter(), list[Any]()
                 if weights == "pre-trained":
-                    more = ["--init", pretrain(folder, seed)]
+                    more = ["--init", pretrain(folder, seed), "--starts-from", "crops"]
                 if options.epochs:
                     steps = [str(max(1, options.epochs * n // 12)) for n in (9, 11)]
                     more += ["--schedule.epochs", options.epochs, "--schedule.steps", *steps]
