@@ -68,6 +68,11 @@ class Task(nn.Module):
             return self.model.initial_weight(name, self.recipe.seed)
         return models.initial_weight(self, name, self.recipe.seed)
 
+    def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
+        """What an objective's parameter begins as, where it has a rule of its own (`Ruled`)."""
+        _, owner, own = name.split(".", 2)
+        return self.objectives[owner].begin(own, value, generator)
+
     def statistics(self) -> dict[str, Tensor]:
         """Buffers that training changes: what batches were like. Others follow from the recipe."""
         kept = {name for name in self.state_dict() if not name.startswith(FOLLOWER)}

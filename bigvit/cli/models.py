@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bigvit.cli import arguments
 from bigvit.cli.table import print_table
-from bigvit.recipe import Segmentation
+from bigvit.recipe import Detection, Segmentation
 from bigvit.recipe.bounds import Batch, CropRatio, Workers
 from bigvit.recipe.scene import Factor
 
@@ -87,6 +87,9 @@ def _evaluate(options: argparse.Namespace) -> None:
     if isinstance(data, Segmentation):
         _evaluate_pixels(options, root, size)
         return
+    if isinstance(data, Detection):
+        _evaluate_objects(options, root)
+        return
     for name in ("scales", "flips", "pictures"):
         if getattr(options, name):
             raise ValueError(f"--{name}: these are images with a class each; leave it out")
@@ -120,6 +123,29 @@ def _evaluate_pixels(
     drawing.check(options.pictures, "--pictures")
     kept = Kept(options.count)
     found = evaluate_scenes(*given, scales, options.flips, seen=kept)
+    draw(kept.panels, options.pictures)
+    print(json.dumps(found | {"pictures": str(options.pictures)}, indent=2))
+
+
+def _evaluate_objects(options: argparse.Namespace, root: Path | None) -> None:
+    for name in ("image_size", "crop_ratio", "labels", "dispatch", "scales", "flips"):
+        if getattr(options, name):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option}: these are images with objects; leave it out")
+    if options.pictures is not None:
+        arguments.refuse_unwritable(options.pictures, "--pictures")
+    from bigvit.dense.objects import evaluate_objects
+
+    given = options.path, options.batch_size or 4, root, options.workers, options.ema
+    if options.pictures is None:
+        print(json.dumps(evaluate_objects(*given), indent=2))
+        return
+    from bigvit.visualize import drawing
+    from bigvit.visualize.objects import Kept, draw
+
+    drawing.check(options.pictures, "--pictures")
+    kept = Kept(options.count)
+    found = evaluate_objects(*given, seen=kept)
     draw(kept.panels, options.pictures)
     print(json.dumps(found | {"pictures": str(options.pictures)}, indent=2))
 

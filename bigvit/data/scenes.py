@@ -1,9 +1,12 @@
 """Images of which more than one label is known: what is drawn once is done to image, labels, masks
 and boxes alike."""
 
-from bigvit.data import pixel_labels
+from typing import cast
+
+from bigvit.data import pixel_labels, scene_objects
 from bigvit.data.sample import Sample, TestIndex, TrainIndex
 from bigvit.data.sources import Source
+from bigvit.data.sources.coco import CocoSource
 from bigvit.recipe import Detection, Segmentation
 
 
@@ -19,7 +22,7 @@ def train_sample(
         case Segmentation():
             return pixel_labels.train_sample(source, data, seed, place)
         case Detection():
-            raise NotImplementedError
+            return scene_objects.train_sample(cast(CocoSource, source), data, seed, place)
 
 
 def test_sample(source: Source, data: Segmentation | Detection, place: TestIndex) -> Sample:
@@ -32,4 +35,4 @@ def test_sample(source: Source, data: Segmentation | Detection, place: TestIndex
         case Segmentation():
             return pixel_labels.test_sample(source, data, place)
         case Detection():
-            raise NotImplementedError
+            return scene_objects.test_sample(cast(CocoSource, source), data, place)

@@ -58,6 +58,16 @@ class Objective(nn.Module, ABC):
         """
         raise NotImplementedError(self.name)
 
+    def begin(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor | None:
+        """What a parameter begins as; None where `models/init.py` has the rule.
+
+        Args:
+            name: of the objective's own.
+            value: zeros of its shape, float32; they may be written to.
+            generator: the parameter's own, fresh.
+        """
+        return None
+
     def meet(self, rank: int, world: int, device: torch.device) -> None:
         """Make room on the device for this rank's part of what is kept. Once, before `kept`."""
 

@@ -12,6 +12,7 @@ from bigvit.recipe import (
     DRLoc,
     Grafit,
     ImageSize,
+    MaskRCNN,
     Model,
     Muon,
     Objective,
@@ -103,6 +104,8 @@ def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
         case UperNet():
             pixels = prod(sides(data.image_size))
             yield from objective.ops(objective.levels(maps), data.classes, pixels)
+        case MaskRCNN():
+            yield from objective.ops(maps, data.classes)
         case _:
             pass
 

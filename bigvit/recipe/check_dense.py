@@ -40,3 +40,5 @@ def check_dense(recipe: Recipe) -> None:
     for i, each in enumerate(recipe.objectives):
         if isinstance(each, UperNet):
             each.check(f"objectives.{i}", recipe.model.maps(size), sides(size))
+        if isinstance(each, MaskRCNN) and isinstance(data, Detection):
+            each.check(f"objectives.{i}", recipe.model.maps(size), data)

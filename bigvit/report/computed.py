@@ -39,6 +39,7 @@ from bigvit.report.told import Told
 from bigvit.report.words import counted, percent
 from bigvit.visualize.attention import attended
 from bigvit.visualize.compare import Answers, compare
+from bigvit.visualize.objects import predicted_objects
 from bigvit.visualize.offsets import guess
 from bigvit.visualize.pixel_classes import predicted_panels
 from bigvit.visualize.samples import sample_panels
@@ -289,7 +290,9 @@ def _predictions(told: Told, asked: Asked) -> Iterator[Block]:
     assert recipe is not None
     if not recipe.data.tested:
         return
-    panels = predicted_panels(told.path, asked.root_of(told), PREDICTED, asked.workers)
+    of_objects = isinstance(recipe.data, Detection)
+    of = predicted_objects if of_objects else predicted_panels
+    panels = of(told.path, asked.root_of(told), PREDICTED, asked.workers)
     pictures = [
         picture(
             of_tensor(panel.image),
@@ -298,17 +301,16 @@ def _predictions(told: Told, asked: Asked) -> Iterator[Block]:
         )
         for panel in panels
     ]
-    yield Text("Test images, beside each the classes of its pixels, and those that are predicted.")
+    what = "objects in it" if of_objects else "classes of its pixels"
+    yield Text(f"Test images, beside each the {what}, and those that are predicted.")
     yield Gallery(pictures)
 
 
 def _fitting(data: Data) -> tuple[Part, ...]:
     """The parts that there are of such data."""
     match data:
-        case Segmentation():
+        case Segmentation() | Detection():
             return _samples, _predictions
-        case Detection():
-            return (_samples,)
         case _:
             return _samples, _skipped, _attention, _offsets, _mistakes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bigvit.checkpoint.manifest import batch_of
 from bigvit.plan.choose import Choice
-from bigvit.recipe import Command, Layout, UperNet
+from bigvit.recipe import Command, Layout
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.status import standing
 
@@ -107,7 +107,7 @@ def ending(folder: RunFolder, device: str, code: int) -> str:
     if code == 0:
         best = f"{path}@best" if folder.command.run.keep_best else path
         next_ = [f"bigvit evaluate {best}", f"bigvit export {best}", f"bigvit predict {best} IMAGE"]
-        if isinstance(folder.command.recipe.dense, UperNet):
+        if folder.command.recipe.dense is not None:
             next_ = [next_[0], f"{next_[0]} --pictures FILE"]
     else:
         next_ = ["the same command with --resume auto goes on", f"bigvit status {path}"]

@@ -19,6 +19,7 @@ from bigvit.data.sources import open_source
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
 from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, panels, save, show_pixels
+from bigvit.visualize.frames import Drawn, framed, of_image
 
 CELL = 112  # smallest width of an image in the picture, pixels
 GOLDEN = 0.618034  # the golden section
@@ -86,6 +87,10 @@ def sample_panels(recipe: Recipe, run: Run, number: int, count: int) -> list[Pan
             drawn.append(Panel(pixels[i], ()))
             drawn.append(of_pixels(pixels[i], targets.labels[i], source.classes))
             continue
+        if targets.objects is not None:
+            objects = of_image(targets.objects, i, pixels.shape[2:], source.classes)
+            drawn.append(of_objects(pixels[i], objects))
+            continue
         drawn.append(Panel(_within(pixels[i], size), _best(targets.dense[i], source.classes)))
         if maps is not None and of_cells is not None:
             each = of_map(of_cells[i], source.classes, pixels.shape[2:])
@@ -132,7 +137,15 @@ def of_pixels(pixels: Tensor, labels: Tensor, classes: list[str], title: str = "
     return Panel((image * 255).round().to(torch.uint8), lines[:LINES])
 
 
-def colour(number: int) -> Colour:
+def of_objects(pixels: Tensor, objects: Sequence[Drawn], title: str = "") -> Panel:
+    """An image (3, H, W) with objects upon it, in the colours of their classes; below it a title,
+    if it has one, and the first of them."""
+    lines = [*([Line(title)] if title else [])]
+    lines += [Line(each.text, colour(each.of)) for each in objects]
+    return Panel(framed(pixels, objects, colour), (lines or [Line("no object")])[:LINES])
+
+
+def colour(number: int) -> tuple[float, float, float]:
     """Of a class: hues of consecutive ones lie far apart."""
     return hsv_to_rgb(number * GOLDEN % 1, 0.8, 0.9)
 

@@ -27,7 +27,8 @@ def two_ranks(warm, tmp_path_factory) -> Path:
     )
     done = warm(
         *(2, RANKS, folder, *names, "planned"),
-        *("agree_on_error", "not_finite", "counts", "chain", "taught", "labelled", "segmented"),
+        *("agree_on_error", "not_finite", "counts", "chain", "taught", "labelled"),
+        *("segmented", "detected"),
         timeout=600,
     )
     assert done.code == 0, done.output
@@ -113,7 +114,8 @@ def drloc_ranks(warm, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def resumed(warm, two_ranks, three_ranks) -> Path:
     """The same folder, after new processes went on with the stopped runs."""
-    names = ("second_half", "chain", "taught_halves", "labelled_halves", "segmented_halves")
+    names = "second_half", "chain", "taught_halves", "labelled_halves"
+    names = (*names, "segmented_halves", "detected_halves")
     done = warm(2, RANKS, two_ranks, *names, timeout=600)
     assert done.code == 0, done.output
     return two_ranks

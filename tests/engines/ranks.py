@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import cait  # noqa: E402
 import chain  # noqa: E402
+import detected  # noqa: E402
 import followed  # noqa: E402
 import grafit_dino  # noqa: E402
 import guards  # noqa: E402
@@ -255,6 +256,7 @@ SCENARIOS = {
         *sgd.SCENARIOS,
         *taught.SCENARIOS,
         *labelled.SCENARIOS,
+        *detected.SCENARIOS,
         *timm_models.SCENARIOS,
         *traps.SCENARIOS,
     )

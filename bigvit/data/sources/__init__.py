@@ -69,7 +69,8 @@ def open_own(data: Data, split: Split, root: Path | None) -> Source:
             return DigitsSource(split)
         case Segmentation() | Detection():
             if root is None:
-                raise ValueError(f"--data-root is missing: where is {data.dataset}? {SCENES}")
+                forms = SCENES[type(data)]
+                raise ValueError(f"--data-root is missing: where is {data.dataset}? {forms}")
             return open_scenes(data, split, root)
         case Images():
             if root is None:

@@ -4,6 +4,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bigvit.data.sources import segmentation, segmentation_saved
+from bigvit.data.sources.coco import find_coco, open_coco
 from bigvit.data.sources.hugging_face import find_saved
 from bigvit.data.sources.segmentation import Labelled
 from bigvit.data.sources.source import Source, Split
@@ -14,7 +15,10 @@ MAPPED = """the forms that are read:
     same with validation (val, test), and objectInfo150.txt if it is there: ADE20K's
   ROOT/train/images/*.jpg and ROOT/train/masks/*.png (or labels, annotations), likewise
   a folder that `datasets`' DatasetDict.save_to_disk wrote, with columns image and annotation"""
-SCENES = MAPPED
+LISTED = """the form that is read:
+  ROOT/annotations/instances_train2017.json and instances_val2017.json, ROOT/train2017/ and
+    ROOT/val2017/ (other years, or none): COCO's"""
+SCENES = {Segmentation: MAPPED, Detection: LISTED}
 
 
 def open_scenes(data: Segmentation | Detection, split: Split, root: Path) -> Source:
@@ -27,7 +31,14 @@ def open_scenes(data: Segmentation | Detection, split: Split, root: Path) -> Sou
         case Segmentation():
             return _labelled(data, split, root)
         case Detection():
-            raise NotImplementedError
+            if not find_coco(root):
+                raise ValueError(f"--data-root {root}: no lists of objects are there; {LISTED}")
+            try:
+                return open_coco(root, split)
+            except OSError as error:
+                raise ValueError(f"--data-root {root} cannot be read: {error}") from None
+            except ValueError as error:
+                raise ValueError(f"--data-root {root}: {error}") from None
 
 
 @lru_cache(maxsize=2)  # listed once: for the check before torch is imported, and for training

@@ -1,0 +1,140 @@
+"""A run that learns boxes and masks: what it says, keeps, and shows."""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cocos
+import numpy as np
+import pytest
+from PIL import Image
+
+from bigvit.cli import main
+from bigvit.train import main as train
+
+OPTIONS = [
+    *("--data.classes", "3", "--model.num-classes", "3", "--data.train-images", "24"),
+    *("--data.test-images", "10", "--batch-size", "12", "--schedule.epochs", "2"),
+    *("--schedule.steps", "1", "--schedule.warmup-updates", "1"),
+    *("--engine", "single", "--workers", "0", "--log-every", "1"),
+    *("--keep-best", "mask_ap", "--ema", "0.5", "--evaluate-ema"),
+]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("coco")
+    cocos.write(root, "train", range(26))
+    cocos.write(root, "val", range(100, 110))
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four updates, with what it said in said.txt beside it."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    where = ["--run-dir", str(folder), "--data-root", str(root)]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert train(["scenes_mask_rcnn", *OPTIONS, *where]) == 0
+    folder.with_name("said.txt").write_text(said.getvalue())
+    return folder
+
+
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """What a `bigvit` command prints."""
+
+    def said(*words: object, code: int = 0) -> str:
+        assert main([str(word) for word in words]) == code
+        found = capsys.readouterr()
+        return found.out if code == 0 else found.err
+
+    return said
+
+
+def evaluations(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "evaluation"]
+
+
+def test_each_evaluation_is_written_and_said(run: Path, say: Say) -> None:
+    found = evaluations(run)
+    assert len(found) == 2
+    for line in found:
+        assert line["images"] == 10 and line["predicted_objects"] > 0
+        assert all(0 <= line[name] <= 100 for name in ("box_ap", "mask_ap50", "ema_mask_ap"))
+    said, last = run.with_name("said.txt").read_text(), found[-1]
+    assert f"box AP {last['box_ap']:.2f} (average {last['ema_box_ap']:.2f})  50" in said
+    assert f"bigvit evaluate {run}@best --pictures FILE" in said
+    told = json.loads(say("status", run, "--json"))[0]
+    assert told["last"] == {name: last[name] for name in ("box_ap", "mask_ap")}
+    assert told["best"]["metric"] == "mask_ap"
+
+
+def test_a_checkpoint_is_evaluated_as_its_run_did(run: Path, say: Say, tmp_path: Path) -> None:
+    out, last = tmp_path / "pictures.png", evaluations(run)[-1]
+    found = json.loads(say("evaluate", run, "--pictures", out, "--count", "2"))
+    for key in ("images", "predicted_objects", "box_ap", "mask_ap", "box_ap75"):
+        assert found[key] == pytest.approx(last[key], abs=0.05), key
+    pixels = np.asarray(Image.open(out).convert("RGB"))
+    assert pixels.std() > 20 and pixels.shape[1] > 2 * 72
+    average = json.loads(say("evaluate", run, "--ema"))
+    assert average["box_ap"] == pytest.approx(last["ema_box_ap"], abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--crop-ratio", "0.9"), "--crop-ratio: these are images with objects"),
+        (("--flips",), "--flips: these are images with objects"),
+        (("--image-size", "64"), "--image-size: these are images with objects"),
+        (("--pictures", "nowhere/a.png"), "--pictures nowhere/a.png: there is no folder"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    options: tuple[str, ...], said: str, run: Path, say: Say
+) -> None:
+    assert said in say("evaluate", run, *options, code=2)
+
+
+def test_other_commands_say_what_to_do_instead(run: Path, root: Path, say: Say) -> None:
+    said = say("predict", run, "--data-root", root, code=2)
+    assert "its MaskRCNN says more of an image than one class" in said
+
+
+def test_samples_and_a_report_show_objects(run: Path, root: Path, tmp_path: Path, say: Say) -> None:
+    recipe, out = tmp_path / "mine.py", tmp_path / "samples.png"
+    recipe.write_text(
+        "from dataclasses import replace\n"
+        "from bigvit.recipes.detection import scenes_mask_rcnn as base\n"
+        "data = replace(base.data, classes=3, train_images=24, test_images=10)\n"
+        "mine = replace(base, data=data, batch_size=4, model=replace(base.model, num_classes=3))\n"
+    )
+    say("samples", recipe, "--data-root", root, "--count", "3", "--out", out)
+    assert np.asarray(Image.open(out).convert("RGB")).std() > 20
+    page = tmp_path / "report.html"
+    say("report", run, "--out", page)
+    text = page.read_text()
+    assert "Best box AP" in text and "top-1" not in text and "Left out" not in text
+    assert "Predictions</h2>" in text
+
+
+def test_a_head_needs_its_data_and_whole_cells(say: Say) -> None:
+    def refused(*options: str) -> str:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            words = ["scenes_mask_rcnn", "--data-root", "nowhere", *options]
+            assert train(words) == 2
+        return said.getvalue()
+
+    assert "data.image_size: 100 is not allowed; it must be a multiple of 32" in refused(
+        *("--data.image-size", "100"), *("--data.longest", "96")
+    )
+    assert "data.longest: 1333 is not allowed; it must be 1 to 96" in refused(
+        "--data.longest", "1333"
+    )
