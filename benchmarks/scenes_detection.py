@@ -21,6 +21,7 @@ from PIL import Image
 
 from benchmarks.scenes import CLASSES, Split, make, write_crops
 from bigvit.ranks.launched import free_port
+from bigvit.recipe import Detection
 
 LISTED: dict[Split, str] = {"train": "train2017", "test": "val2017"}
 PRETRAINED = 64  # crops of a photograph
@@ -31,7 +32,8 @@ def write_coco(root: Path, train: int, test: int, seed: int = 0) -> Path:
     from pycocotools import mask as coder
 
     (root / "annotations").mkdir(parents=True, exist_ok=True)
-    for split, count in (("train", train), ("test", test)):
+    each: tuple[tuple[Split, int], ...] = (("train", train), ("test", test))
+    for split, count in each:
         folder = LISTED[split]
         (root / folder).mkdir(exist_ok=True)
         images, annotations = list[Any](), list[Any]()
@@ -115,6 +117,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the runs there")
     options = parser.parse_args()
     from bigvit.recipes.detection import scenes_mask_rcnn as recipe
+
+    assert isinstance(recipe.data, Detection)
 
     with TemporaryDirectory() as temporary:
         folder: Path = options.folder or Path(temporary)

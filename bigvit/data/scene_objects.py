@@ -7,7 +7,7 @@ Pillow has it. An object of whose mask nothing is left is left out (detectron2).
 Shapes: C channels, H x W pixels of the canvas, h x w of what the image covers of it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,7 @@ def _nearest(length: int, resized: int) -> NDArray[np.int64]:
     return np.asarray(line.resize((resized, 1), Image.Resampling.NEAREST))[0].astype(np.int64)
 
 
-def _span(there: NDArray[np.bool_]) -> tuple[int, int]:
+def _span(there: Any) -> tuple[int, int]:
     """The first place that is, and the one behind the last."""
     places = np.flatnonzero(there)
     return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)

@@ -15,7 +15,6 @@ from torchvision.ops import roi_align
 from bigvit.data.prepare import Normalise, within
 from bigvit.data.sample import TestIndex
 from bigvit.data.scene_objects import test_sample
-from bigvit.data.sources import open_splits
 from bigvit.dense.average_precision import average_precision
 from bigvit.ranks.joining import connect, end, meet
 
@@ -23,7 +22,7 @@ from bigvit.ranks.joining import connect, end, meet
 def shaken(root: Path, by: float) -> tuple[Callable[[Tensor], dict[str, Tensor]], dict]:
     """Knows images by their pixels: boxes moved by some pixels, some classes and objects wrong. And
     the same by the image's number in the list: boxes in its own size, scores and classes."""
-    _, source = open_splits(cocos.DATA, root)
+    _, source = cocos.opened(root)
     normalise, known, told = Normalise(cocos.DATA), {}, {}
     for id in range(len(source)):
         sample = test_sample(source, cocos.DATA, TestIndex(id, True))
@@ -44,6 +43,7 @@ def shaken(root: Path, by: float) -> tuple[Callable[[Tensor], dict[str, Tensor]]
         rois = torch.tensor(np.concatenate([np.arange(len(boxes))[:, None], boxes], 1)).float()
         cut = roi_align(masks[:, None], rois, (28, 28))[:, 0]
         told[source.number(id)] = boxes, scores, classes
+        assert sample.size is not None
         h, w = sample.size
         seen = torch.tensor(boxes * ([w / width, h / height] * 2)).float()
         shapes = (4,), (), (), (28, 28)
@@ -56,7 +56,8 @@ def shaken(root: Path, by: float) -> tuple[Callable[[Tensor], dict[str, Tensor]]
         known[digest(pixels[0])] = answer
 
     def predict(images: Tensor) -> dict[str, Tensor]:
-        each = [known.get(digest(image), known[digest(pixels[0])]) for image in images]
+        any_other = next(iter(known.values()))  # of a bad image
+        each = [known.get(digest(image), any_other) for image in images]
         names = ("boxes", "scores", "classes", "masks")
         return dict(zip(names, map(torch.stack, zip(*each, strict=True)), strict=True))
 
@@ -78,7 +79,7 @@ if __name__ == "__main__":
         assert len(images) == 3
         return predictions(images)
 
-    _, source = open_splits(cocos.DATA, Path(folder))
+    _, source = cocos.opened(Path(folder))
     found = average_precision(counted, source, cocos.DATA, 3, ranks, int(workers))
     Path(f"{out}.{ranks.rank}").write_text(json.dumps([calls, found.as_json()]))
     end(0)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from pictures import photographs
 from PIL import Image, ImageDraw
 
+from bigvit.data.sources import open_splits
+from bigvit.data.sources.coco import CocoSource
 from bigvit.recipe import Detection
 
 CATEGORIES = [(18, "dog"), (1, "person"), (7, "train")]  # not in the order of their numbers
@@ -27,6 +29,13 @@ DATA = Detection(
     std=(0.25, 0.25, 0.25),
     test_shortest=64,
 )
+
+
+def opened(root: Path) -> tuple[CocoSource, CocoSource]:
+    """Training and test images."""
+    train, test = open_splits(DATA, root)
+    assert isinstance(train, CocoSource) and isinstance(test, CocoSource)
+    return train, test
 
 
 def ellipse(box: tuple[float, ...], corners: int = 14) -> list[float]:
@@ -54,10 +63,8 @@ def scene(number: int) -> tuple[Image.Image, list[dict[str, Any]]]:
         cut = Image.new("L", image.size)
         ImageDraw.Draw(cut).polygon([tuple(pair) for pair in np.reshape(corners, (-1, 2))], fill=1)
         x, y = random.integers(0, 640 - width), random.integers(0, 427 - height)
-        pasted = Image.fromarray(other[y : y + height, x : x + width])
-        image.paste(
-            pasted.point(lambda v, k=kind: (v + 80 * k) % 256), mask=cut.point([0, 255] * 128)
-        )
+        pixels = other[y : y + height, x : x + width] + np.uint8(80 * kind)  # by kind, modulo 256
+        image.paste(Image.fromarray(pixels), mask=cut.point([0, 255] * 128))
         found.append(
             {
                 "segmentation": [corners],

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import ap_ranks
 import cocos
@@ -9,7 +10,6 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from bigvit.data.sources import open_splits
 from bigvit.dense.average_precision import average_precision
 from bigvit.ranks.joining import alone
 
@@ -26,7 +26,7 @@ def root(tmp_path_factory) -> Path:
 
 def theirs(root: Path, told: dict, images: list[int]) -> list[float]:
     """Of boxes, from the list as it was written."""
-    truth = COCO(root / "annotations" / "instances_val2017.json")
+    truth: Any = COCO(root / "annotations" / "instances_val2017.json")
     numbers = [number for number, _ in sorted(cocos.CATEGORIES)]
     lines = []
     for image, (boxes, scores, classes) in told.items():
@@ -46,7 +46,7 @@ def theirs(root: Path, told: dict, images: list[int]) -> list[float]:
 
 def test_boxes_precision_is_pycocotools(root):
     predict, told = ap_ranks.shaken(root, 3.0)
-    _, source = open_splits(cocos.DATA, root)
+    _, source = cocos.opened(root)
     found = average_precision(predict, source, cocos.DATA, 4, alone()).as_json()
     wanted = theirs(root, told, list(told))
     assert 10 < wanted[0] < 90
@@ -61,7 +61,7 @@ def test_boxes_precision_is_pycocotools(root):
 def test_all_that_is_there_is_found(root):
     """By boxes and masks, but for what a mask of 28 x 28 cells cannot say."""
     predict, _ = ap_ranks.shaken(root, 0.0)
-    _, source = open_splits(cocos.DATA, root)
+    _, source = cocos.opened(root)
     measured = average_precision(predict, source, cocos.DATA, 10, alone())
     found = measured.as_json()
     assert found["box_ap"] == pytest.approx(100) and found["mask_ap75"] == pytest.approx(100)
@@ -76,7 +76,7 @@ def test_images_that_cannot_be_read_do_not_count(root, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(root, other)
     predict, told = ap_ranks.shaken(other, 3.0)
-    _, source = open_splits(cocos.DATA, other)
+    _, source = cocos.opened(other)
     (other / source.name(7)).write_bytes(b"no image")
     found = average_precision(predict, source, cocos.DATA, 4, alone())
     assert found.bad == (source.name(7),) and found.images == 9
@@ -98,7 +98,7 @@ def test_any_number_of_ranks_says_the_same_and_predicts_equally_often(
     world, workers, root, tmp_path, warm
 ):
     predict, _ = ap_ranks.shaken(root, 3.0)
-    _, source = open_splits(cocos.DATA, root)
+    _, source = cocos.opened(root)
     wanted = average_precision(predict, source, cocos.DATA, 3, alone()).as_json()
     out = tmp_path / "rank"
     done = warm(world, RANKS, root, workers, out)

@@ -25,14 +25,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "coco"
 
 
-def opened(root: Path):
-    train, test = open_splits(cocos.DATA, root)
-    return train, test
-
-
 def test_images_classes_and_objects_are_the_libraries(root):
     check_data(cocos.DATA, Run(data_root=root))
-    train, test = opened(root)
+    train, test = cocos.opened(root)
     assert train.classes == test.classes == ["person", "train", "dog"]
     assert (len(train), len(test)) == (24, 10)
     for source, split in ((train, "train"), (test, "val")):
@@ -62,7 +57,7 @@ def test_images_classes_and_objects_are_the_libraries(root):
 
 
 def test_images_without_objects_are_tested_and_not_trained_on(root):
-    train, test = opened(root)
+    train, test = cocos.opened(root)
     listed = COCO(root / "annotations" / "instances_train2017.json")
     bare = {listed.loadImgs(1000 - number)[0]["file_name"] for number in (1, 2)}
     assert bare.isdisjoint(train.name(i).partition("/")[2] for i in range(len(train)))
@@ -95,7 +90,7 @@ def test_boxes_are_clipped_and_empty_ones_left_out(root):
         listed["annotations"] = [*kept, *lines, line]
 
     change(root, shift)
-    train, _ = opened(root)
+    train, _ = cocos.opened(root)
     at = next(i for i in range(len(train)) if train.number(i) == 1000)
     height, width = train.size(at)
     found = train.objects(at)
@@ -128,7 +123,7 @@ def test_boxes_are_clipped_and_empty_ones_left_out(root):
 def test_what_cannot_be_is_refused(root, what, said):
     change(root, what)
     with pytest.raises(ValueError, match="--data-root") as error:
-        opened(root)
+        cocos.opened(root)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -138,10 +133,10 @@ def test_other_layouts_and_none(root, tmp_path):
         (root / name).rename(root / name.replace("2017", ""))
     for name in ("train2017", "val2017"):
         (root / name).rename(root / name.removesuffix("2017"))
-    train, _ = opened(root)
+    train, _ = cocos.opened(root)
     assert train.name(0).startswith("train/")
     with pytest.raises(ValueError, match="no lists of objects are there; the form that is read"):
-        opened(tmp_path)
+        cocos.opened(tmp_path)
     with pytest.raises(ValueError, match="data-root is missing: where is miniature"):
         open_splits(cocos.DATA)
 
@@ -160,7 +155,7 @@ def test_test_categories_in_another_order_are_numbered_as_trained(root):
         lambda x: [a.update(category_id=50) for a in x["annotations"] if a["category_id"] == 1],
         "val",
     )
-    _, test = opened(root)
+    _, test = cocos.opened(root)
     assert test.classes == ["person", "train", "dog"]
     truth = COCO(root / "annotations" / "instances_val2017.json")
     for index in range(len(test)):
@@ -169,10 +164,10 @@ def test_test_categories_in_another_order_are_numbered_as_trained(root):
 
 
 def test_the_index_knows_of_every_mask(root):
-    before = describe(opened(root)[0])
+    before = describe(cocos.opened(root)[0])
     change(root, lambda x: x["annotations"][0]["segmentation"][0].__setitem__(0, 1.25))
     from bigvit.data.sources.coco import open_coco
 
     open_coco.cache_clear()
-    after = describe(opened(root)[0])
+    after = describe(cocos.opened(root)[0])
     assert {key for key in before if before[key] != after[key]} == {"contents"}

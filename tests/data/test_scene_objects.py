@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cocos
 import numpy as np
@@ -20,7 +21,6 @@ from bigvit.data.decode import BadImage
 from bigvit.data.loader import train_batches
 from bigvit.data.objects import OwnObjects
 from bigvit.data.sample import TrainIndex
-from bigvit.data.sources import open_splits
 from bigvit.recipe import batch_layout
 
 KEYS = 500
@@ -48,13 +48,13 @@ def masks_of(own: OwnObjects, size: tuple[int, int]) -> list[np.ndarray]:
 def test_image_masks_and_boxes_move_together(root):
     """Against Pillow and torchvision, over 500 keys: what is done to the image is done to pictures
     of the masks, and to the boxes."""
-    train, _ = open_splits(cocos.DATA, root)
+    train, _ = cocos.opened(root)
     seen = set()
     for key in range(KEYS):
         id = key % len(train)
         sample = scene_objects.train_sample(train, cocos.DATA, 5, TrainIndex(key // 24, key, id))
         photo, found = train.read(id), train.objects(id)
-        drawn = scene_objects.draw(cocos.DATA, 5, key // 24, key, photo.size[::-1])
+        drawn = scene_objects.draw(cocos.DATA, 5, key // 24, key, (photo.height, photo.width))
         (h, w), flip = drawn
         seen.add((min(drawn.size), flip))
 
@@ -75,7 +75,9 @@ def test_image_masks_and_boxes_move_together(root):
             rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
             assert (left, top) == (columns[0], rows[0])
             assert (left + width, top + height) == (columns[-1] + 1, rows[-1] + 1)
-        boxes = BoundingBoxes(found.boxes, format="XYXY", canvas_size=photo.size[::-1])
+        whole: Any = BoundingBoxes
+        size = photo.height, photo.width
+        boxes = whole(found.boxes, format="XYXY", canvas_size=size)
         boxes = theirs.resize(boxes, [h, w])
         boxes = theirs.hflip(boxes) if flip else boxes
         assert sample.objects.boxes == pytest.approx(boxes.numpy(), abs=1e-4)
@@ -92,7 +94,7 @@ def test_a_longer_side_is_at_most_the_longest(root):
 
 
 def test_masks_too_small_to_be_seen_are_left_out(root):
-    train, _ = open_splits(cocos.DATA, root)
+    train, _ = cocos.opened(root)
     tiny = replace(cocos.DATA, shortest=(1,), longest=1)
     found = scene_objects.train_sample(train, tiny, 0, TrainIndex(0, 0, 0)).objects
     assert found is not None and len(found.classes) <= len(train.objects(0).classes)
@@ -103,10 +105,10 @@ def test_masks_too_small_to_be_seen_are_left_out(root):
 
 
 def test_a_test_image_is_resized_alone(root):
-    _, test = open_splits(cocos.DATA, root)
+    _, test = cocos.opened(root)
     sample = scene_objects.test_sample(test, cocos.DATA, samples.TestIndex(3, True))
     photo = test.read(3)
-    h, w = scene_objects.fitted(photo.size[::-1], 64, 96)
+    h, w = scene_objects.fitted((photo.height, photo.width), 64, 96)
     wanted = np.asarray(photo.resize((w, h), Image.Resampling.BILINEAR))
     assert sample.size == (h, w) and max(h, w) <= 96
     assert np.array_equal(sample.image[:, :h, :w].transpose(1, 2, 0), wanted)
@@ -115,7 +117,7 @@ def test_a_test_image_is_resized_alone(root):
 
 def stream(root: Path, world: int, micro: int, workers: int, first: int) -> list[list[bytes]]:
     """Of each global batch from the first on, what all ranks see of each image."""
-    train, _ = open_splits(cocos.DATA, root)
+    train, _ = cocos.opened(root)
     recipe = replace(pictures.RECIPE, data=cocos.DATA, batch_size=16)
     layout = batch_layout(recipe, world, micro)
     ranks = [
@@ -130,8 +132,9 @@ def stream(root: Path, world: int, micro: int, workers: int, first: int) -> list
 
 def each(batch: Batch) -> Iterator[bytes]:
     """All that is known of each image of a micro-batch."""
-    of, boxes, classes, frames, starts, bits = batch.objects or ()
-    assert batch.sizes is not None and of.tolist() == sorted(of.tolist())
+    assert batch.objects is not None and batch.sizes is not None
+    of, boxes, classes, frames, starts, bits = batch.objects
+    assert of.tolist() == sorted(of.tolist())
     for i in range(len(batch.images)):
         parts = [batch.images[i], batch.sizes[i], boxes[of == i], classes[of == i], frames[of == i]]
         for start, (_, _, width, height) in zip(starts[of == i], frames[of == i], strict=True):
@@ -150,11 +153,11 @@ def test_the_same_on_any_ranks_workers_and_from_any_batch_on(root):
 
 
 def test_an_image_of_another_size_than_listed_is_bad(root, tmp_path):
-    train, _ = open_splits(cocos.DATA, root)
+    train, _ = cocos.opened(root)
     name = train.name(2)
     other = tmp_path / "other"
     shutil.copytree(root, other)
     Image.new("RGB", (31, 30)).save(other / name)
-    train, _ = open_splits(cocos.DATA, other)
+    train, _ = cocos.opened(other)
     with pytest.raises(BadImage, match="is of 31 x 30 pixels, and its list says"):
         scene_objects.train_sample(train, cocos.DATA, 0, TrainIndex(0, 0, 2))

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def targets_of(objects: Objects, sizes=SIZES) -> Targets:
 class Chosen:
     """Takes those of the highest priority, by sorting: what torchvision draws by chance."""
 
-    def __init__(self, keys, count, most, room=None, own=None) -> None:
+    def __init__(self, keys: Any, count: int, most: int, room: Any = None, own: Any = None):
         self.keys, self.count, self.most, self.room, self.own = keys, count, most, room, own
 
     def __call__(self, labels):
@@ -130,11 +131,11 @@ class Chosen:
         return found
 
 
-def libraries(ours, keys, objects, images):
+def libraries(ours, keys, objects, images) -> tuple[Any, Any]:
     """torchvision's two halves around our modules, for some images."""
     head, config = ours.head, ours.config
     pairs = {"training": 0, "testing": 1}
-    rpn = RegionProposalNetwork(
+    rpn: Any = RegionProposalNetwork(
         AnchorGenerator(tuple((s,) for s in config.anchors), ((0.5, 1.0, 2.0),) * 5),
         head.rpn,
         *(0.7, 0.3, config.anchor_samples, 0.5),
@@ -143,7 +144,7 @@ def libraries(ours, keys, objects, images):
         config.proposal_overlap,
     )
     names = ["0", "1", "2", "3"]
-    rois = RoIHeads(
+    rois: Any = RoIHeads(
         *(MultiScaleRoIAlign(names, 7, 2), head.box_head, head.box_predictor),
         *(0.5, 0.5, config.samples, 0.25, None, config.least_score, config.overlap, 100),
         *(MultiScaleRoIAlign(names, 14, 2), head.mask_head, head.mask_predictor),
@@ -183,7 +184,7 @@ def their_losses(ours, output, objects, keys, images, sizes=SIZES):
     return {**first, **second}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_losses_are_torchvisions(ours, seed, monkeypatch):
     """Five terms in float64, image by image, and gradients of all weights by their sum; masks at
     two points of a cell along each axis."""
@@ -204,8 +205,8 @@ def test_losses_are_torchvisions(ours, seed, monkeypatch):
         # torchvision has float32 numbers for which anchors are objects
         assert loss == pytest.approx(wanted, rel=1e-6 if name == "loss_objectness" else 1e-9), name
     weights = [p for p in ours.parameters()]
-    own = torch.autograd.grad(sum(found.values()), weights)
-    total = sum(sum(losses.values()) for losses in each) / len(SIZES)
+    own = torch.autograd.grad(torch.stack(list(found.values())).sum(), weights)
+    total = torch.stack([loss for losses in each for loss in losses.values()]).sum() / len(SIZES)
     for a, b in zip(own, torch.autograd.grad(total, weights), strict=True):
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-8)
     other = ours.losses(output, targets_of(objects), ours.draws("detection", seed, 6, (8, 11)))
@@ -222,7 +223,8 @@ def test_losses_of_images_are_averaged(ours):
         one = {b: TokenMap(x.tokens[i : i + 1], x.grid) for b, x in output.blocks.items()}
         own = some_objects(7)
         mine = [own.of == i]
-        kept = Objects(own.of[mine[0]] - i, *(x[mine[0]] for x in own[1:5]), own.bits)
+        boxes, classes, frames, starts = (x[mine[0]] for x in own[1:5])
+        kept = Objects(own.of[mine[0]] - i, boxes, classes, frames, starts, own.bits)
         targets = targets_of(kept, SIZES[i : i + 1])
         parts.append(ours(output._replace(blocks=one), targets, (keys[i : i + 1],)))
     assert torch.allclose(whole, torch.stack(parts).mean(), rtol=1e-9)
@@ -230,7 +232,9 @@ def test_losses_of_images_are_averaged(ours):
     loss = ours.losses(output, targets_of(nobody), (keys,))
     zero = ("loss_rpn_box_reg", "loss_box_reg", "loss_mask")
     assert not torch.stack([loss[name] for name in zero]).any()
-    gradients = torch.autograd.grad(sum(loss.values()), list(ours.parameters()), allow_unused=True)
+    gradients = torch.autograd.grad(
+        torch.stack(list(loss.values())).sum(), list(ours.parameters()), allow_unused=True
+    )
     assert all(g is not None and bool(g.isfinite().all()) for g in gradients)
 
 
@@ -371,6 +375,7 @@ def test_a_neck_makes_four_strides_of_one():
     assert torch.equal(norm, torch.ones(24)) and 0 < float(bias.abs().max()) <= 96**-0.5
     with torch.no_grad():
         output = task.model(torch.randn(2, 3, 128, 64), None, task.wanted)
-        levels = task.heads["detection"].head.pyramid([output.blocks[1]])
+        head: Any = task.objectives["detection"]
+        levels = head.head.pyramid([output.blocks[1]])
         assert [tuple(x.shape[2:]) for x in levels] == [(32, 16), (16, 8), (8, 4), (4, 2), (2, 1)]
         assert task.predictions(torch.randn(2, 3, 128, 64))["boxes"].shape == (2, 100, 4)

@@ -1,5 +1,7 @@
 """Mask R-CNN's recipes against what the thesis and Swin's repository say."""
 
+from typing import Any
+
 import pytest
 
 from bigvit.plan.weights import heads, weights_of
@@ -31,6 +33,7 @@ def test_what_is_computed_of_swin_is_about_the_tables():
     counted; with 1000 boxes, as it is tested, and 100 masks."""
     recipe = detection.mask_rcnn_swin_t
     (head,) = recipe.objectives
+    assert isinstance(head, MaskRCNN)
     size, own = (800, 1280), list(head.ops(recipe.model.maps((800, 1280)), 80))
     found = recipe.model.macs(size)
     for op in own:
@@ -65,5 +68,5 @@ def test_weights_to_start_from_are_there():
     known = all_recipes()
     for size in ("s60", "s120"):
         recipe = getattr(detection, f"mask_rcnn_patchconvnet_{size}")
-        before = known[recipe.starts_from].model
+        before: Any = known[recipe.starts_from].model
         assert (before.embed_dim, before.depth) == (recipe.model.embed_dim, recipe.model.depth)
