@@ -194,9 +194,7 @@ def fitted(
             weights |= resampled(weights, source, grid, resampling)
     tables = (n for n in weights if n.endswith(TABLE) and weights[n].shape != own[n].shape)
     modules = ((n, model.get_submodule(n.removesuffix(TABLE))) for n in tables)
-    windows = {
-        n: module.window_size for n, module in modules if isinstance(module, WindowAttention)
-    }
+    windows = {n: _window(m) for n, m in modules if isinstance(m, WindowAttention)}
     if cut := resample_tables(weights, windows):
         weights, moved, what = weights | cut, True, "relative positions"
     for name, weight in weights.items():
@@ -205,6 +203,12 @@ def fitted(
             raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
     assumed = source if given.grid is None else None
     return weights, Fitted(moved, new_head, left_out, assumed, what, shared, plain is not None)
+
+
+def _window(attention: WindowAttention) -> Grid:
+    """Tokens (down, across) of a window."""
+    down, across = attention.window_size
+    return int(down), int(across)
 
 
 def hash_weight(hasher: xxhash.xxh3_128, name: str, weight: Tensor) -> None:
