@@ -118,12 +118,13 @@ def _evaluate_pixels(
         print(json.dumps(evaluate_scenes(*given, scales, options.flips), indent=2))
         return
     from bigvit.visualize import drawing
-    from bigvit.visualize.pixel_classes import Kept, draw
+    from bigvit.visualize.pixel_classes import TOGETHER, Kept
+    from bigvit.visualize.samples import draw_panels
 
     drawing.check(options.pictures, "--pictures")
     kept = Kept(options.count)
     found = evaluate_scenes(*given, scales, options.flips, seen=kept)
-    draw(kept.panels, options.pictures)
+    draw_panels(kept.panels, TOGETHER, options.pictures)
     print(json.dumps(found | {"pictures": str(options.pictures)}, indent=2))
 
 
@@ -141,12 +142,13 @@ def _evaluate_objects(options: argparse.Namespace, root: Path | None) -> None:
         print(json.dumps(evaluate_objects(*given), indent=2))
         return
     from bigvit.visualize import drawing
-    from bigvit.visualize.objects import Kept, draw
+    from bigvit.visualize.objects import TOGETHER, Kept
+    from bigvit.visualize.samples import draw_panels
 
     drawing.check(options.pictures, "--pictures")
     kept = Kept(options.count)
     found = evaluate_objects(*given, seen=kept)
-    draw(kept.panels, options.pictures)
+    draw_panels(kept.panels, TOGETHER, options.pictures)
     print(json.dumps(found | {"pictures": str(options.pictures)}, indent=2))
 
 

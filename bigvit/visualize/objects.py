@@ -10,9 +10,8 @@ from PIL import Image
 
 from bigvit.data.sources.coco import CocoSource
 from bigvit.dense.objects import evaluate_objects
-from bigvit.visualize.drawing import save
 from bigvit.visualize.frames import Drawn
-from bigvit.visualize.samples import Panel, of_objects, picture
+from bigvit.visualize.samples import Panel, of_objects
 
 SIDE = 256  # pixels of the longer side of an image in the picture
 SURE = 0.5  # score from which a prediction is drawn
@@ -53,18 +52,6 @@ def _panel(
         drawn.append(Drawn((left, top, left + width, top + height), of, mask, classes[of] + score))
     resized = np.asarray(image.resize((across, down), Image.Resampling.BILINEAR))
     return of_objects(torch.from_numpy(resized.copy()).permute(2, 0, 1), drawn, title)
-
-
-def draw(panels: Sequence[Panel], path: Path) -> None:
-    """Write one picture; images of other shapes are filled up at their right and below."""
-    height = max(panel.image.shape[1] for panel in panels)
-    width = max(panel.image.shape[2] for panel in panels)
-    filled = list[Panel]()
-    for image, lines in panels:
-        whole = torch.full((3, height, width), 255, dtype=torch.uint8)
-        whole[:, : image.shape[1], : image.shape[2]] = image
-        filled.append(Panel(whole, lines))
-    save(picture(filled, TOGETHER), path)
 
 
 def predicted_objects(

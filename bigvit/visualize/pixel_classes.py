@@ -1,6 +1,5 @@
 """Pictures of test images, the classes of their pixels, and those that a model predicts."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,8 +9,7 @@ from torch import Tensor
 from bigvit.data.pixel_labels import WholeScene
 from bigvit.data.sources import Source
 from bigvit.dense.of_checkpoint import evaluate_scenes, spread
-from bigvit.visualize.drawing import save
-from bigvit.visualize.samples import Line, Panel, of_pixels, picture
+from bigvit.visualize.samples import Line, Panel, of_pixels
 
 SIDE = 256  # pixels of the longer side of an image in the picture
 TOGETHER = 3  # image, classes, prediction
@@ -48,18 +46,6 @@ def _nearest(labels: Tensor, down: int, across: int) -> Tensor:
     rows = torch.arange(down) * labels.shape[0] // down
     columns = torch.arange(across) * labels.shape[1] // across
     return labels[rows[:, None], columns]
-
-
-def draw(panels: Sequence[Panel], path: Path) -> None:
-    """Write one picture; images of other shapes are filled up at their right and below."""
-    height = max(panel.image.shape[1] for panel in panels)
-    width = max(panel.image.shape[2] for panel in panels)
-    filled = list[Panel]()
-    for image, lines in panels:
-        whole = torch.full((3, height, width), 255, dtype=torch.uint8)
-        whole[:, : image.shape[1], : image.shape[2]] = image
-        filled.append(Panel(whole, lines))
-    save(picture(filled, TOGETHER), path)
 
 
 def predicted_panels(

@@ -150,6 +150,22 @@ def colour(number: int) -> tuple[float, float, float]:
     return hsv_to_rgb(number * GOLDEN % 1, 0.8, 0.9)
 
 
+def draw_panels(drawn: Sequence[Panel], together: int, path: Path) -> None:
+    """Write one picture; images of other shapes are filled up at their right and below.
+
+    Args:
+        together: how many stay beside each other.
+    """
+    height = max(panel.image.shape[1] for panel in drawn)
+    width = max(panel.image.shape[2] for panel in drawn)
+    filled = list[Panel]()
+    for image, lines in drawn:
+        whole = torch.full((3, height, width), 255, dtype=torch.uint8)
+        whole[:, : image.shape[1], : image.shape[2]] = image
+        filled.append(Panel(whole, lines))
+    save(picture(filled, together), path)
+
+
 def picture(drawn: Sequence[Panel], together: int = 1) -> Figure:
     """Images with their labels, each pixel a square of whole pixels.
 
