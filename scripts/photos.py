@@ -6,7 +6,7 @@ Training images come from the left 60 % of a photograph, test images from the ri
 no pixel.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -51,4 +51,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder to make")
+    main(parser.parse_args().folder)
