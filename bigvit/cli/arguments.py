@@ -261,10 +261,11 @@ def recipe_of(path: Path) -> Recipe:
     """
     from bigvit.checkpoint.manifest import read_manifest
     from bigvit.checkpoint.run import find_checkpoints
-    from bigvit.recipe.store import recipe_from_json
+    from bigvit.recipe.store import filled, recipe_from_json
 
     (checkpoint, *_) = find_checkpoints(path, most=1).whole
-    return recipe_from_json(read_manifest(checkpoint).recipe)
+    # what an older bigvit meant is said where the checkpoint is read
+    return recipe_from_json(filled(read_manifest(checkpoint).recipe))
 
 
 def refuse_no_checkpoint(path: Path) -> None:

@@ -169,7 +169,7 @@ def test_tensorboard_compares_runs_by_what_they_were_told_and_how_they_tested(
 ) -> None:
     values = {"optim.lr": 1e-3, "model.kind": "ViT", "seed": 7, "data.flip": True}
     for name, top1 in (("one", 40.0), ("two", 50.0)):
-        Board(tmp_path / name, 0).describe(name, values)
+        Board(tmp_path / name, 0).describe(name, values, ["top1"])
         Board(tmp_path / name / "test", 1).add([("top1", top1)], 4, when=1.0)
     runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
     provider = MultiplexerDataProvider(runs.Reload(), str(tmp_path))
