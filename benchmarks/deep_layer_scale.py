@@ -123,7 +123,7 @@ def train(recipe: Recipe, root: Path, ranks: Ranks, updates: int, tested: int) -
     losses, prepare = list[float](), Prepare(recipe, ranks.device)
     for i in range(updates):
         # the schedule over the budget: a tenth of it is an "epoch"
-        lr = recipe.schedule.lr(recipe.optim.lr, i, updates // recipe.schedule.epochs)
+        lr = recipe.schedule.lr(recipe.optim.lr, i, updates // recipe.epochs)
         try:
             losses.append(engine.update(prepare.later(next(batches)), Rates(lr)).loss)
         except NotFinite:

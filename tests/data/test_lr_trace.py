@@ -26,7 +26,7 @@ def test_a_shortened_schedule_of_deit3(name: str, tmp_path: Path) -> None:
     _, published = find_recipe(name)
     assert isinstance(published.data, Images)
     _, digits = find_recipe("digits_vit")
-    epochs = published.schedule.epochs // 100  # 4 or 8, of 3 updates each
+    epochs = published.epochs // 100  # 4 or 8, of 3 updates each
     schedule = replace(published.schedule, epochs=epochs, warmup_epochs=1)
     model = replace(digits.model, embed_dim=16, depth=1, num_heads=2)
     recipe = replace(digits, model=model, schedule=schedule, optim=published.optim, batch_size=499)

@@ -8,6 +8,7 @@ from pictures import jpegs, write_folders
 from PIL import Image
 from viewed import RECIPE
 
+from bigvit.data.batch import Draws
 from bigvit.data.loader import train_batches
 from bigvit.data.sources import open_source
 from bigvit.recipe import Layout, Run
@@ -24,9 +25,9 @@ def test_each_view_stands_beside_its_image(tmp_path: Path) -> None:
     assert said == ["view 1.1", "view 1.2", "view 2.1", "view 2.2", "view 2.3"]
     assert {panel.image.shape for panel in drawn} == {(3, 24, 24)}
     source = open_source(recipe.data, "train", run.data_root)
-    draws = torch.nn.Identity  # nothing of the model's is looked at
+    draws = Draws(None, ())  # nothing of the model's is looked at
     layout = Layout(1, recipe.batch_size, 1)
-    batch = next(train_batches(source, recipe, layout, 0, 0, 0, lambda *_: draws))[0]
+    batch = next(train_batches(source, recipe, layout, 0, 0, 0, lambda number, span: draws))[0]
     for i, panel in enumerate(views[:2]):
         assert torch.equal(panel.image, batch.views[0][1, i])
     for i, panel in enumerate(views[2:]):

@@ -258,7 +258,7 @@ def test_a_ramp_rises_and_falls_with_the_global_batch(tiny: Recipe, batches: Bat
     (batch,) = next(batches(recipe, 1))
     for number in (0, recipe.updates_per_epoch, 2 * recipe.updates_per_epoch):
         here = prepare(batch._replace(number=number))
-        share = ramp.factor(number / recipe.updates_per_epoch, recipe.schedule.epochs)
+        share = ramp.factor(number / recipe.updates_per_epoch, recipe.epochs)
         assert torch.equal(task(here)["drloc"], share * constant(here)["drloc"])
         assert torch.equal(task(here)["cross_entropy"], constant(here)["cross_entropy"])
 

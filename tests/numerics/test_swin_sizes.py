@@ -8,7 +8,7 @@ import torch
 from each import each_of
 from randomised import randomised
 from timm import create_model
-from timm.layers import resize_rel_pos_bias_table_simple
+from timm.layers.pos_embed_rel import resize_rel_pos_bias_table_simple
 from transformers import SwinBackbone, SwinConfig
 
 from bigvit import models
@@ -68,7 +68,7 @@ def test_padded_before_it_is_shifted_maps_are_those_of_transformers(size: tuple[
             embed_dim=24,
             depths=[2, 2, 2, 2],
             num_heads=[1, 2, 4, 8],
-            out_features=stages,
+            out_features=stages,  # pyright: ignore[reportCallIssue]
         )
     ).eval()
     weights = as_theirs({f"model.{name}": w for name, w in ours.state_dict().items()})
@@ -123,7 +123,8 @@ def test_in_smaller_windows_an_offset_keeps_its_bias(size: ImageSize, other: Ima
 @torch.no_grad()
 def test_for_larger_windows_tables_are_resampled_as_their_authors_do() -> None:
     source = models.build(Swin(*SMALL), 112)
-    ours = models.build(Swin(*SMALL[:4], 12, *SMALL[5:]), 96)
+    wider: Any = (*SMALL[:4], 12, *SMALL[5:])
+    ours = models.build(Swin(*wider), 96)
     fit(Given(randomised(source, 1).state_dict()), ours, (1, 1))
     for i in (0, 1):
         name = f"layers.{i}.blocks.1.attn.relative_position_bias_table"

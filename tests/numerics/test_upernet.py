@@ -99,6 +99,7 @@ def test_logits_and_loss_are_those_of_transformers(size: Any) -> None:
     randomised(task)
     for module in task.modules():
         if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None and module.running_var is not None
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2.0)
     backbone = SwinConfig(
@@ -109,7 +110,7 @@ def test_logits_and_loss_are_those_of_transformers(size: Any) -> None:
         num_heads=list(model.num_heads),
         window_size=model.window_size,
         mlp_ratio=model.mlp_ratio,
-        out_features=["stage1", "stage2", "stage3"],
+        out_features=["stage1", "stage2", "stage3"],  # pyright: ignore[reportCallIssue]
     )
     config = UperNetConfig(
         backbone_config=backbone,
@@ -117,7 +118,7 @@ def test_logits_and_loss_are_those_of_transformers(size: Any) -> None:
         pool_scales=[1, 2, 3],
         auxiliary_in_channels=96,
         auxiliary_channels=48,
-        num_labels=CLASSES,
+        num_labels=CLASSES,  # pyright: ignore[reportCallIssue]
     )
     theirs = UperNetForSemanticSegmentation(config).eval()
     assert theirs.auxiliary_head is not None
@@ -143,7 +144,7 @@ def test_logits_and_loss_are_those_of_transformers(size: Any) -> None:
     for module in head_of(task).modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eval()
-    loss = sum(task(inputs).values())
+    loss = torch.stack(list(task(inputs).values())).sum()
     assert loss.item() == pytest.approx(wanted.loss.item(), rel=1e-5)
 
 
@@ -182,7 +183,9 @@ def test_the_loss_is_of_all_pixels_also_those_of_no_told_class() -> None:
     assert cross_entropy(logits, labels).item() == pytest.approx(lost / (2 * 8 * 6), rel=1e-6)
     # half a batch each: the mean
     halves = [cross_entropy(logits[i, None], labels[i, None]) for i in range(2)]
-    assert cross_entropy(logits, labels).item() == pytest.approx(sum(halves).item() / 2, rel=1e-6)
+    assert cross_entropy(logits, labels).item() == pytest.approx(
+        torch.stack(halves).mean().item(), rel=1e-6
+    )
 
 
 def test_of_an_image_of_no_told_class_nothing_is_learned_and_nothing_is_nan() -> None:
@@ -190,7 +193,7 @@ def test_of_an_image_of_no_told_class_nothing_is_learned_and_nothing_is_nan() ->
     task.init_weights()
     task.train()
     inputs = inputs_of(task, 2, told=-1.0)
-    (loss,) = task(inputs).values()
+    loss = torch.stack(list(task(inputs).values())).sum()
     assert loss == 0
     loss.backward()
     assert all(p.grad is None or not p.grad.any() for p in task.parameters())
@@ -216,10 +219,11 @@ def test_channels_are_dropped_as_drawn() -> None:
     factors[:, [3, 102]] = 0
     head(output, inputs.targets, (factors,)).backward()
     assert head.auxiliary_head is not None
-    lost = [
-        module.conv_seg.weight.grad.abs().sum(dim=(0, 2, 3)) == 0
-        for module in (head.decode_head, head.auxiliary_head)
-    ]
+    lost = list[Tensor]()
+    for module in (head.decode_head, head.auxiliary_head):
+        grad = module.conv_seg.weight.grad
+        assert grad is not None
+        lost.append(grad.abs().sum(dim=(0, 2, 3)) == 0)
     assert [each.nonzero().flatten().tolist() for each in lost] == [[3], [102 - 96]]
 
 

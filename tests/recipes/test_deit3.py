@@ -366,7 +366,7 @@ def test_a_name_says_what_it_is(name: str):
             start.data != recipe.data
         )
     data, usual = ("in21k", 90) if start.data.classes == 21_841 else ("in1k", 400)
-    epochs = "" if start.schedule.epochs == usual else f"_{start.schedule.epochs}e"
+    epochs = "" if start.epochs == usual else f"_{start.epochs}e"
     assert said == f"deit3_{row['family']}_{data}_{start.data.image_size}{epochs}"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from each import each_of
 
-from bigvit.recipe import DRLoc, Images, batch_layout
+from bigvit.recipe import Cosine, DRLoc, Images, batch_layout
 from bigvit.recipe.check import check_recipe
 from bigvit.recipe.find import all_recipes
 
@@ -81,6 +81,7 @@ def test_a_row_of_a_table(name: str):
     assert plain.model.num_classes == DATA[data][2]
     own = TABLE_7.get(name, USUAL)
     assert (plain.optim.lr, plain.optim.weight_decay) == (5e-4 if finetuned else own["lr"], 0.05)
+    assert isinstance(plain.schedule, Cosine)
     assert (plain.schedule.epochs, plain.schedule.warmup_epochs) == (
         epochs,
         10 if finetuned else own["warm-up"],

@@ -93,7 +93,7 @@ def test_a_run_says_how_far_it_has_come(tmp_path: Path, capsys: pytest.CaptureFi
     write_skipped(run, Skipped().with_given([7, 8]))
     found = standing(run)
     assert (found.batch, found.updates) == (3 * EPOCH, digits_vit.updates)
-    assert found.epoch == pytest.approx(3) and found.epochs == digits_vit.schedule.epochs
+    assert found.epoch == pytest.approx(3) and found.epochs == digits_vit.epochs
     assert (found.best, found.last["top1"]) == (Scored(2 * EPOCH, 60.0), 50.0)
     assert (found.loss, found.left) == (pytest.approx(2 / 3), None)  # it is done
     assert main(["status", str(run)]) == 0
