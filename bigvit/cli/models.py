@@ -3,7 +3,10 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bigvit.cli import arguments
 from bigvit.cli.table import print_table
@@ -104,52 +107,55 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _evaluate_pixels(
     options: argparse.Namespace, root: Path | None, size: int | tuple[int, int] | None
 ) -> None:
-    for name in ("crop_ratio", "labels", "dispatch"):
-        if getattr(options, name):
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option}: these are images with a class a pixel; leave it out")
-    if options.pictures is not None:
-        arguments.refuse_unwritable(options.pictures, "--pictures")
+    _check_dense(options, "a class a pixel", ("crop_ratio", "labels", "dispatch"))
     from bigvit.dense.of_checkpoint import evaluate_scenes
 
     scales = tuple(options.scales or (1.0,))
     given = options.path, options.batch_size or 8, root, options.workers, size, options.ema
+    evaluated = partial(evaluate_scenes, *given, scales, options.flips)
     if options.pictures is None:
-        print(json.dumps(evaluate_scenes(*given, scales, options.flips), indent=2))
+        print(json.dumps(evaluated(), indent=2))
         return
-    from bigvit.visualize import drawing
     from bigvit.visualize.pixel_classes import TOGETHER, Kept
-    from bigvit.visualize.samples import draw_panels
 
-    drawing.check(options.pictures, "--pictures")
-    kept = Kept(options.count)
-    found = evaluate_scenes(*given, scales, options.flips, seen=kept)
-    draw_panels(kept.panels, TOGETHER, options.pictures)
-    print(json.dumps(found | {"pictures": str(options.pictures)}, indent=2))
+    _pictured(options.pictures, evaluated, Kept(options.count), TOGETHER)
 
 
 def _evaluate_objects(options: argparse.Namespace, root: Path | None) -> None:
-    for name in ("image_size", "crop_ratio", "labels", "dispatch", "scales", "flips"):
-        if getattr(options, name):
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option}: these are images with objects; leave it out")
-    if options.pictures is not None:
-        arguments.refuse_unwritable(options.pictures, "--pictures")
+    more = "image_size", "scales", "flips"
+    _check_dense(options, "objects", (*more, "crop_ratio", "labels", "dispatch"))
     from bigvit.dense.objects import evaluate_objects
 
     given = options.path, options.batch_size or 4, root, options.workers, options.ema
+    evaluated = partial(evaluate_objects, *given)
     if options.pictures is None:
-        print(json.dumps(evaluate_objects(*given), indent=2))
+        print(json.dumps(evaluated(), indent=2))
         return
-    from bigvit.visualize import drawing
     from bigvit.visualize.objects import TOGETHER, Kept
+
+    _pictured(options.pictures, evaluated, Kept(options.count), TOGETHER)
+
+
+def _check_dense(options: argparse.Namespace, known: str, others: Sequence[str]) -> None:
+    """Refuse options that are for other images than those of which such is known, and a picture
+    that cannot be written."""
+    for name in others:
+        if getattr(options, name):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option}: these are images with {known}; leave it out")
+    if options.pictures is not None:
+        arguments.refuse_unwritable(options.pictures, "--pictures")
+
+
+def _pictured(path: Path, evaluated: Callable[..., dict[str, Any]], kept: Any, each: int) -> None:
+    """Evaluate, and draw what is kept of it, so many panels of an image."""
+    from bigvit.visualize import drawing
     from bigvit.visualize.samples import draw_panels
 
-    drawing.check(options.pictures, "--pictures")
-    kept = Kept(options.count)
-    found = evaluate_objects(*given, seen=kept)
-    draw_panels(kept.panels, TOGETHER, options.pictures)
-    print(json.dumps(found | {"pictures": str(options.pictures)}, indent=2))
+    drawing.check(path, "--pictures")
+    found = evaluated(seen=kept)
+    draw_panels(kept.panels, each, path)
+    print(json.dumps(found | {"pictures": str(path)}, indent=2))
 
 
 def _compare(options: argparse.Namespace) -> None:

@@ -10,7 +10,6 @@ from torch.utils._pytree import tree_map_only
 from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import MixDraws
 from bigvit.data.objects import Objects
-from bigvit.recipe.scene import UNTOLD as UNTOLD
 
 
 class Draws(NamedTuple):

@@ -20,7 +20,7 @@ from bigvit.data import augment, scenes
 from bigvit.data.augment.crop import ResizedCrop
 from bigvit.data.augment.on_device import FIELDS, numbers_of
 from bigvit.data.augment.three_augment import Three
-from bigvit.data.batch import UNTOLD, Batch, Draws
+from bigvit.data.batch import Batch, Draws
 from bigvit.data.decode import BadImage, Photo, Unread
 from bigvit.data.label_maps.cropping import BOX
 from bigvit.data.label_maps.form import BadMaps
@@ -43,6 +43,7 @@ from bigvit.recipe import (
     Recipe,
     Segmentation,
 )
+from bigvit.recipe.scene import UNTOLD
 
 Draw = Callable[[int, tuple[int, int]], Draws]
 """(number of the global batch, span of positions) -> everything random in the forward pass."""

@@ -82,7 +82,8 @@ def within(sizes: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 class Normalise:
-    """Pixels (..., C, H, W) uint8 -> float32 on the device, of the data's mean 0, deviation 1."""
+    """Pixels (..., C, H, W) uint8 -> float32 on the device, of the data's mean 0, deviation 1; and
+    0 beyond images (B, C, H, W) of such sizes (B, 2), if they are given."""
 
     def __init__(self, data: Data, device: torch.device = HOST) -> None:
         self.device = device
@@ -91,9 +92,12 @@ class Normalise:
             torch.tensor(values, device=device).view(-1, 1, 1) for values in (data.mean, data.std)
         )
 
-    def __call__(self, pixels: Tensor) -> Tensor:
+    def __call__(self, pixels: Tensor, sizes: Tensor | None = None) -> Tensor:
         images = pixels.to(self.device, non_blocking=True).float()
-        return (images / 255 - self.mean) / self.std
+        images = (images / 255 - self.mean) / self.std
+        if sizes is None:
+            return images
+        return images * within(sizes.to(self.device, non_blocking=True), images.shape[2:])[:, None]
 
 
 class Ahead:
@@ -163,9 +167,7 @@ class Prepare:
         images = batch.images
         if batch.varied is not None:
             images = on_device.apply(images, batch.varied)
-        images = self.normalise(images)
-        if batch.sizes is not None:
-            images = images * within(batch.sizes, images.shape[2:])[:, None]
+        images = self.normalise(images, batch.sizes)
         # not one_hot, which has the host look at the targets
         dense = (batch.targets[:, None] == self.classes).float()
         own, crop, mix = dense, None, None

@@ -32,9 +32,8 @@ class Fields(NamedTuple):
 
     numbers: NDArray[np.int64]  # (3, B) targets, ids and slots of the epoch
     drawn: NDArray[np.float64]  # (B, D) how the device is to vary the images
-    sizes: NDArray[
-        np.int64
-    ]  # (B, 2) height and width of what is no filling; (B, 0) where there is none
+    # (B, 2) height and width of what is no filling; (B, 0) where there is none
+    sizes: NDArray[np.int64]
     where: NDArray[np.float64]  # (B, 5 + 6 n); (B, 0) without maps, as those below
     classes: NDArray[np.int32]  # (B, h x w x k)
     scores: NDArray[np.float16]  # (B, h x w x k)
@@ -96,7 +95,8 @@ class Ring:
 
     @property
     def _more(self) -> list[int]:
-        """Bytes of the fields that not all have: drawn, where, classes and scores."""
+        """Bytes of the fields that not all have: drawn, sizes, where, classes, scores
+        and labels."""
         entries = 0 if self.map_shape is None else math.prod(self.map_shape)
         labels = math.prod(self.shape[1:]) if self.scene == "labels" else 0
         sizes = 0 if self.scene is None else 16

@@ -18,7 +18,7 @@ from torch import Tensor
 from bigvit.data.bad import gather
 from bigvit.data.batch import Batch
 from bigvit.data.loader import test_batches
-from bigvit.data.prepare import Normalise, within
+from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source
 from bigvit.data.sources.coco import CocoSource
 from bigvit.ranks.joining import Ranks
@@ -84,9 +84,8 @@ def average_precision(
     batches = test_batches(source, data, batch_size, ranks.rank, ranks.world, workers)
     while (batch := agreed(partial(next, batches, None))) is not None:
         assert batch.sizes is not None
-        images = normalise(batch.images)
-        images = images * within(batch.sizes.to(images.device), images.shape[2:])[:, None]
-        said = {name: x.float().cpu() for name, x in predict(images).items()}
+        answers = predict(normalise(batch.images, batch.sizes))
+        said = {name: x.float().cpu() for name, x in answers.items()}
         for i in batch.valid.nonzero()[:, 0].tolist():
             own = {name: x[i].numpy() for name, x in said.items()}
             shown = cast(tuple[int, int], tuple(batch.sizes[i].tolist()))

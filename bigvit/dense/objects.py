@@ -6,13 +6,11 @@ from typing import Any, cast
 
 import torch
 
-from bigvit.checkpoint.trained import trained
-from bigvit.data.sources import open_source
 from bigvit.data.sources.coco import CocoSource
 from bigvit.data.workers import workers_for
 from bigvit.dense.average_precision import Seen, average_precision
+from bigvit.dense.of_checkpoint import opened
 from bigvit.ranks.joining import alone
-from bigvit.task import DTYPES
 
 
 def evaluate_objects(
@@ -36,27 +34,13 @@ def evaluate_objects(
         Damaged: no checkpoint is whole.
         ValueError: the data set is not there or not the recipe's.
     """
-    checkpoint, manifest, task = trained(path, None, ema)
-    recipe = task.recipe
-    test_set = cast(CocoSource, open_source(recipe.data, "test", data_root))
-    if len(test_set.classes) != recipe.data.classes:
-        raise ValueError(
-            f"the test set has {len(test_set.classes):,} classes, and the run "
-            f"{recipe.data.classes:,}"
-        )
+    said, task, source = opened(path, data_root, None, ema)
+    test_set = cast(CocoSource, source)
     if most is not None:
         test_set = test_set.first(most)
-    ranks = alone()
-    task.to(ranks.device, DTYPES[recipe.precision])
     with torch.no_grad():
         how: dict[str, Any] = {} if seen is None else {"seen": partial(seen, test_set)}
-        more = ranks, workers_for(workers)
-        found = average_precision(task.predictions, test_set, recipe.data, batch_size, *more, **how)
-    return {
-        "checkpoint": str(checkpoint),
-        "update": manifest.update,
-        "weights": "ema" if ema else "last",
-        "image_size": recipe.data.image_size,
-        **found.as_json(),
-        "images_per_second": found.images / found.seconds,
-    }
+        more = task.recipe.data, batch_size, alone(), workers_for(workers)
+        found = average_precision(task.predictions, test_set, *more, **how)
+    speed = {"images_per_second": found.images / found.seconds}
+    return {**said, **found.as_json(), **speed}

@@ -15,7 +15,7 @@ from bigvit.data.workers import workers_for
 from bigvit.dense.mean_iou import mean_iou
 from bigvit.ranks.joining import alone
 from bigvit.recipe import ImageSize
-from bigvit.task import DTYPES
+from bigvit.task import DTYPES, Task
 
 Seen = Callable[[Source, WholeScene, Tensor], object]
 """(the test images, one of them, the classes (H, W) that are predicted of its pixels)."""
@@ -25,6 +25,33 @@ def spread(images: int, count: int) -> list[int]:
     """Numbers of so many images at most, evenly over all."""
     count = min(count, images)
     return [i * images // count + images // (2 * count) for i in range(count)]
+
+
+def opened(
+    path: Path, data_root: Path | None, image_size: ImageSize | None, ema: bool
+) -> tuple[dict[str, Any], Task, Source]:
+    """What a checkpoint is called, its task on this process's device, and its test images.
+
+    Raises:
+        Damaged: no checkpoint is whole.
+        ValueError: the data set is not there or not the recipe's, or a value does not fit.
+    """
+    checkpoint, manifest, task = trained(path, image_size, ema)
+    recipe = task.recipe
+    test_set = open_source(recipe.data, "test", data_root)
+    if len(test_set.classes) != recipe.data.classes:
+        raise ValueError(
+            f"the test set has {len(test_set.classes):,} classes, and the run "
+            f"{recipe.data.classes:,}"
+        )
+    task.to(alone().device, DTYPES[recipe.precision])
+    said = {
+        "checkpoint": str(checkpoint),
+        "update": manifest.update,
+        "weights": "ema" if ema else "last",
+        "image_size": recipe.data.image_size,
+    }
+    return said, task, test_set
 
 
 def evaluate_scenes(
@@ -54,27 +81,16 @@ def evaluate_scenes(
         Damaged: no checkpoint is whole.
         ValueError: the data set is not there or not the recipe's, or a value does not fit.
     """
-    checkpoint, manifest, task = trained(path, image_size, ema)
+    said, task, test_set = opened(path, data_root, image_size, ema)
     recipe = task.recipe
-    test_set = open_source(recipe.data, "test", data_root)
-    if len(test_set.classes) != recipe.data.classes:
-        raise ValueError(
-            f"the test set has {len(test_set.classes):,} classes, and the run "
-            f"{recipe.data.classes:,}"
-        )
-    ranks = alone()
-    task.to(ranks.device, DTYPES[recipe.precision])
     with torch.no_grad():
-        more = ranks, workers_for(workers)
+        more = alone(), workers_for(workers)
         how: dict[str, Any] = {"scales": scales, "flips": flips}
         how["only"] = None if most is None else spread(len(test_set), most)
         how |= {} if seen is None else {"seen": partial(seen, test_set)}
         found = mean_iou(task.predictions, test_set, recipe.data, batch_size, *more, **how)
     return {
-        "checkpoint": str(checkpoint),
-        "update": manifest.update,
-        "weights": "ema" if ema else "last",
-        "image_size": recipe.data.image_size,
+        **said,
         "scales": list(scales),
         "flips": flips,
         **found.as_json(),

@@ -103,10 +103,8 @@ class Seeing:
         corners, found = self._corners(), None
         for _ in range(batches):
             here = list(islice(corners, size))
-            windows = self._windows(here, size)
-            logits = self._in_full(predict(windows)[PREDICTION]) if here else predict(windows)
-            if not isinstance(logits, Tensor):
-                continue
+            said = predict(self._windows(here, size))
+            logits = self._in_full(said[PREDICTION]) if here else ()
             for corner, own in zip(here, logits, strict=False):
                 view = corner.view
                 view.add(own, corner.top, corner.left)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bigvit import keyed_random, recipe
-from bigvit.data.batch import UNTOLD
 from bigvit.data.prepare import Targets
 from bigvit.layers.conv_norm import SyncBatchNorm
 from bigvit.layers.norm import LayerNorm
@@ -20,6 +19,7 @@ from bigvit.models.output import Output
 from bigvit.models.upernet import FcnHead, Neck, UperHead, resized
 from bigvit.objectives.objective import Objective
 from bigvit.recipe import Recipe
+from bigvit.recipe.scene import UNTOLD
 
 
 class PixelClasses(Objective):

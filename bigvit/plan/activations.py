@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from bigvit.plan.weights import BYTES, WIDE, heads
-from bigvit.recipe import Dino, DRLoc, Grafit, MaskRCNN, Recipe, TokenLabeling, UperNet
+from bigvit.recipe import MaskRCNN, OfFeatures, Recipe, TokenLabeling, UperNet
 from bigvit.recipe.depth import sides, spread
 from bigvit.recipe.models.ops import Op
 
@@ -222,9 +222,7 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
     # logits, or their logarithms, and targets, of each objective that reads them
     patches = prod(recipe.model.grid(recipe.data.image_size))
     reading = sum(
-        patches
-        if isinstance(objective, TokenLabeling)
-        else not isinstance(objective, DRLoc | Grafit | Dino | UperNet | MaskRCNN)
+        patches if isinstance(objective, TokenLabeling) else not isinstance(objective, OfFeatures)
         for objective in recipe.objectives
     )
     yield Step(Op("", "activation", 0, 0, 0, wide=2 * reading * recipe.model.num_classes), 0, 0)

@@ -30,6 +30,7 @@ __all__ = [
     "Distillation",
     "HardDistillation",
     "Objective",
+    "OfFeatures",
     "Ramp",
     "ReLabel",
     "SoftDistillation",
@@ -196,6 +197,9 @@ class DRLoc:
             yield Op("", "activation", 0, 0, 0, wide=terms * pairs * sum(outputs))
 
 
+OfFeatures = DRLoc | Grafit | Dino | UperNet | MaskRCNN
+"""Objectives that read a trunk's features, and no logits of the model's own head."""
+
 Objective = (
     BinaryCrossEntropy
     | CrossEntropy
@@ -203,9 +207,5 @@ Objective = (
     | SoftDistillation
     | TokenLabeling
     | ReLabel
-    | DRLoc
-    | Grafit
-    | Dino
-    | UperNet
-    | MaskRCNN
+    | OfFeatures
 )

@@ -146,10 +146,7 @@ class Polynomial:
         """Learning rate of an update (0 is the first): nothing but this number decides it."""
         left = max(0.0, 1 - update / self.updates)
         rate = self.min_lr + (peak - self.min_lr) * left**self.power
-        if update < self.warmup_updates:
-            missing = (1 - update / self.warmup_updates) * (1 - self.warmup_ratio)
-            rate *= 1 - missing
-        return rate
+        return rate * _warmed(update, self.warmup_updates, self.warmup_ratio)
 
 
 @dataclass(frozen=True)
@@ -166,10 +163,12 @@ class Steps:
     def lr(self, peak: float, update: int, updates_per_epoch: int) -> float:
         """Learning rate of an update (0 is the first): nothing but this number decides it."""
         rate = peak * self.factor ** sum(update >= each * updates_per_epoch for each in self.steps)
-        if update < self.warmup_updates:
-            missing = (1 - update / self.warmup_updates) * (1 - self.warmup_ratio)
-            rate *= 1 - missing
-        return rate
+        return rate * _warmed(update, self.warmup_updates, self.warmup_ratio)
+
+
+def _warmed(update: int, warmup: int, first: float) -> float:
+    """Share of the rate, rising linearly over the first `warmup` updates (mmcv)."""
+    return 1 - (1 - update / warmup) * (1 - first) if update < warmup else 1.0
 
 
 Schedule = Cosine | WarmupStableDecay | Polynomial | Steps

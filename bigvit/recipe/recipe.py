@@ -6,10 +6,8 @@ from typing import Annotated, Literal
 from bigvit.recipe.all_data import Data
 from bigvit.recipe.bounds import Batch, Bound, Share
 from bigvit.recipe.detection import MaskRCNN
-from bigvit.recipe.dino import Dino
-from bigvit.recipe.grafit import Grafit
 from bigvit.recipe.models import Model
-from bigvit.recipe.objective import DRLoc, Objective, ReLabel, TokenLabeling
+from bigvit.recipe.objective import Objective, OfFeatures, ReLabel, TokenLabeling
 from bigvit.recipe.optim import AdamW, Optimizer, Polynomial, Rates, Schedule, half_cosine
 from bigvit.recipe.segmentation import UperNet
 from bigvit.recipe.teacher import Teacher
@@ -82,14 +80,18 @@ class Recipe:
     @property
     def classifies(self) -> bool:
         """Whether an objective trains the model's own head; else that is frozen, as it began."""
-        others = DRLoc | Grafit | Dino | UperNet | MaskRCNN
-        return not all(isinstance(each, others) for each in self.objectives)
+        return not all(isinstance(each, OfFeatures) for each in self.objectives)
 
     @property
     def dense(self) -> UperNet | MaskRCNN | None:
         """The objective whose head answers in the place of the model's own, if one does."""
         found = (each for each in self.objectives if isinstance(each, UperNet | MaskRCNN))
         return next(found, None)
+
+    @property
+    def answers(self) -> bool:
+        """Whether a head is trained that says something of an image."""
+        return self.classifies or self.dense is not None
 
     def trains(self, name: str) -> bool:
         """Whether a parameter of the model is trained, or stays as it began, by its name."""
@@ -98,7 +100,7 @@ class Recipe:
     @property
     def evaluated(self) -> bool:
         """Whether test images are counted while it trains: there are some, and a trained head."""
-        return self.data.tested and (self.classifies or self.dense is not None)
+        return self.data.tested and self.answers
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def run(
     report(recipe.model.drop_path.summary(recipe.model.branches))
     if options.deterministic:
         report(deterministic.cost(ranks.device.type))
-    if not recipe.classifies and recipe.dense is None:
+    if not recipe.answers:
         test_set = None
         report(
             "no objective trains the classifier, so nothing is evaluated; `bigvit neighbours RUN` "

@@ -158,11 +158,7 @@ def draw_panels(drawn: Sequence[Panel], together: int, path: Path) -> None:
     """
     height = max(panel.image.shape[1] for panel in drawn)
     width = max(panel.image.shape[2] for panel in drawn)
-    filled = list[Panel]()
-    for image, lines in drawn:
-        whole = torch.full((3, height, width), 255, dtype=torch.uint8)
-        whole[:, : image.shape[1], : image.shape[2]] = image
-        filled.append(Panel(whole, lines))
+    filled = [Panel(_within(image, (height, width)), lines) for image, lines in drawn]
     save(picture(filled, together), path)
 
 

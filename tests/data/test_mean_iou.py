@@ -18,7 +18,6 @@ from scenes import DATA, ade20k, png
 from sklearn.metrics import confusion_matrix, jaccard_score
 from torch import Tensor
 
-from bigvit.data.batch import UNTOLD
 from bigvit.data.pixel_labels import WholeScene, fitted
 from bigvit.data.prepare import Normalise
 from bigvit.data.sources import Source, open_source
@@ -27,6 +26,7 @@ from bigvit.dense.mean_iou import SCALES, Overlaps, mean_iou
 from bigvit.dense.windows import Seeing, starts
 from bigvit.ranks.joining import alone
 from bigvit.recipe import Segmentation
+from bigvit.recipe.scene import UNTOLD
 from tests.conftest import Warm
 
 CPU = replace(alone(), device=torch.device("cpu"))

@@ -14,7 +14,7 @@ from scenes import DATA, OBJECTS, ade20k, jpeg, png, scene
 from bigvit import keyed_random
 from bigvit.data import pixel_labels
 from bigvit.data.augment import distortion
-from bigvit.data.batch import UNTOLD, Draws
+from bigvit.data.batch import Draws
 from bigvit.data.check import check_data
 from bigvit.data.decode import BadImage, decode
 from bigvit.data.loader import test_batches as batches_of_test
@@ -24,6 +24,7 @@ from bigvit.data.sources import open_source
 from bigvit.data.sources.segmentation import Labelled, read_map
 from bigvit.recipe import Distortion, Run, batch_layout
 from bigvit.recipe.check import check_recipe
+from bigvit.recipe.scene import UNTOLD
 from bigvit.recipes.digits import digits_vit
 from bigvit.recipes.segmentation import scenes_vit_64
 

@@ -1,16 +1,16 @@
 """A run that learns the classes of pixels: what it says, keeps, and shows."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from dense_run import Say as Say
+from dense_run import evaluations
+from dense_run import say as say
 from PIL import Image
 from scenes import ade20k
 
-from bigvit.cli import main
 from bigvit.dense.of_checkpoint import evaluate_scenes
 from bigvit.train import main as train
 
@@ -48,26 +48,6 @@ def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert train(["scenes_vit_64", *OPTIONS, *where]) == 0
     folder.with_name("said.txt").write_text(said.getvalue())
     return folder
-
-
-Say = Callable[..., str]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """What a `bigvit` command prints."""
-
-    def said(*words: object, code: int = 0) -> str:
-        assert main([str(word) for word in words]) == code
-        found = capsys.readouterr()
-        return found.out if code == 0 else found.err
-
-    return said
-
-
-def evaluations(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "evaluation"]
 
 
 def test_each_evaluation_is_written_and_said(run: Path) -> None:
