@@ -1,30 +1,28 @@
-"""Boxes and masks of shapes in scenes (`benchmarks/scenes.py`), learned through `deepspeed` on two
-ranks from random weights and from a trunk that was trained to tell photographs apart.
+"""Boxes and masks of shapes in made scenes, through `deepspeed` on two ranks, with a fixed budget:
+from random weights, and from a trunk that learned to tell the training photographs apart.
 
-    python -m benchmarks.scenes_detection [--seeds 0 1 2] [--epochs N]
+    python -m benchmarks.scenes_detection FOLDER [--seed 0]
 
-The budget is the recipe's (`scenes_mask_rcnn`), the same for both. Average precision as COCO
-measures it, on scenes of photographs that no training scene shows.
+Writes 480 training and 64 test scenes in COCO's form (`benchmarks/scenes.py`), trains
+`scenes_mask_rcnn` from both, and prints average precision as COCO measures it on the test scenes,
+whose photographs occur in no training scene or crop. A run that is done is not trained again.
 """
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from benchmarks.scenes import CLASSES, Split, make, write_crops
-from bigvit.ranks.launched import free_port
-from bigvit.recipe import Detection
+from benchmarks.scenes_recipes import EACH, TRAIN, boxes, trunk_of_boxes
+from benchmarks.scenes_runs import train
 
+TEST = 64
 LISTED: dict[Split, str] = {"train": "train2017", "test": "val2017"}
-PRETRAINED = 64  # crops of a photograph
 
 
 def write_coco(root: Path, train: int, test: int, seed: int = 0) -> Path:
@@ -63,89 +61,28 @@ def write_coco(root: Path, train: int, test: int, seed: int = 0) -> Path:
     return root
 
 
-def launched(*words: Any) -> None:
-    """A training on two ranks under the launcher.
-
-    Raises:
-        RuntimeError: it failed.
-    """
-    command = [
-        "deepspeed",
-        "--num_accelerators",
-        "2",
-        "--master_port",
-        str(free_port()),
-        "scripts/train.py",
-        *map(str, words),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-
-
-def last(run: Path) -> dict[str, Any]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == "evaluation"][-1]
-
-
-def pretrain(folder: Path, seed: int) -> Path:
-    """The recipe's trunk, trained on crops of the training photographs: which one each is of."""
-    root = write_crops(folder / "crops", PRETRAINED, 8)
-    recipe = folder / "crops.py"
-    recipe.write_text(
-        "from dataclasses import replace\n"
-        "from bigvit.recipes.detection import scenes_mask_rcnn\n"
-        "from bigvit.recipes.photos import photos_vit_64\n"
-        f"classes, images = {len(list((root / 'train').iterdir()))}, "
-        f"{sum(1 for _ in root.glob('train/*/*'))}\n"
-        "data = replace(photos_vit_64.data, classes=classes, train_images=images, image_size=64,\n"
-        "               test_images=None, mean=scenes_mask_rcnn.data.mean,\n"
-        "               std=scenes_mask_rcnn.data.std)\n"
-        "model = replace(scenes_mask_rcnn.model, num_classes=classes)\n"
-        "crops = replace(photos_vit_64, model=model, data=data,\n"
-        "                schedule=replace(photos_vit_64.schedule, epochs=8, warmup_epochs=1))\n"
-    )
-    run = folder / f"trunk_{seed}"
-    launched(recipe, "--seed", seed, "--data-root", root, "--run-dir", run, "--workers", 0)
-    return run
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--epochs", type=int, default=0, help="another budget than the recipe's")
-    parser.add_argument("--folder", type=Path, help="keep the runs there")
-    options = parser.parse_args()
-    from bigvit.recipes.detection import scenes_mask_rcnn as recipe
-
-    assert isinstance(recipe.data, Detection)
-
-    with TemporaryDirectory() as temporary:
-        folder: Path = options.folder or Path(temporary)
-        data = recipe.data
-        root = write_coco(folder / "scenes", data.train_images, data.test_images or 0)
-        print(f"{data.train_images} training and {data.test_images} test scenes", flush=True)
-        print("weights       seed  box AP   AP50   AP75  mask AP   AP50   AP75  seconds")
-        for seed in options.seeds:
-            for weights in ("random", "pre-trained"):
-                began, more = time.perf_counter(), list[Any]()
-                if weights == "pre-trained":
-                    more = ["--init", pretrain(folder, seed), "--starts-from", "crops"]
-                if options.epochs:
-                    steps = [str(max(1, options.epochs * n // 12)) for n in (9, 11)]
-                    more += ["--schedule.epochs", options.epochs, "--schedule.steps", *steps]
-                run = folder / f"{weights}_{seed}"
-                every = ["--evaluate-every", options.epochs or recipe.epochs, "--workers", 0]
-                words = ["scenes_mask_rcnn", "--seed", seed, "--data-root", root, "--run-dir", run]
-                launched(*words, *every, *more)
-                found = last(run)
-                names = [
-                    f"{kind}_{name}" for kind in ("box", "mask") for name in ("ap", "ap50", "ap75")
-                ]
-                numbers = "  ".join(f"{found[name]:6.2f}" for name in names)
-                seconds = time.perf_counter() - began
-                print(f"{weights:12} {seed:5}  {numbers}  {seconds:7.0f}", flush=True)
+    parser = argparse.ArgumentParser(description="Boxes and masks of made scenes.")
+    parser.add_argument("folder", type=Path, help="of the scenes and the runs")
+    parser.add_argument("--seed", type=int, default=boxes.seed)
+    args = parser.parse_args()
+    root, crops = args.folder / "coco", args.folder / "crops"
+    if not (root / "annotations" / "instances_val2017.json").is_file():
+        write_crops(crops, EACH, 10)
+        write_coco(root, TRAIN, TEST)
+    runs, seed = args.folder / f"boxes_{args.seed}", ("--seed", args.seed)
+    often = ("--evaluate-every", boxes.epochs)  # once, at its end
+    last = ("--evaluate-every", trunk_of_boxes.epochs)
+    trunk, seconds = train("trunk_of_boxes", runs / "trunk", crops, *seed, *last)
+    print(f"trunk: top-1 {trunk['top1']:.1f} % of crops, {seconds:.0f} s", file=sys.stderr)
+    names = [f"{kind}_{name}" for kind in ("box", "mask") for name in ("ap", "ap50", "ap75")]
+    print(f"| from | {' | '.join(names)} | seconds |")
+    print("|---" * (2 + len(names)) + "|", flush=True)
+    for name, more in (("boxes", ()), ("boxes_pretrained", ("--init", runs / "trunk"))):
+        found, seconds = train(name, runs / name, root, *seed, *often, *more)
+        cells = " | ".join(f"{found[each]:.1f}" for each in names)
+        print(f"| {name} | {cells} | {seconds:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

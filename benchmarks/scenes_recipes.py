@@ -1,9 +1,11 @@
-"""The recipes of `scenes_segmentation.py`: a small Swin that tells the training photographs apart,
-and the same with UperNet, from random weights or from that trunk."""
+"""The recipes of `scenes_segmentation.py` and `scenes_detection.py`: a small Swin that tells the
+training photographs apart, and the same with UperNet or Mask R-CNN, from random weights or from
+that trunk."""
 
 from dataclasses import replace
 
 from bigvit.recipe import Cosine, Polynomial
+from bigvit.recipes.detection import scenes_mask_rcnn
 from bigvit.recipes.photos import photos_vit_64
 from bigvit.recipes.segmentation import scenes_swin_64
 
@@ -38,3 +40,11 @@ random = replace(
 )
 
 pretrained = replace(random, starts_from="trunk")
+
+boxes = replace(scenes_mask_rcnn, data=replace(scenes_mask_rcnn.data, test_images=None))
+trunk_of_boxes = replace(
+    trunk,
+    model=replace(boxes.model, num_classes=PHOTOGRAPHS),
+    data=replace(trunk.data, mean=boxes.data.mean, std=boxes.data.std),
+)
+boxes_pretrained = replace(boxes, starts_from="trunk_of_boxes")

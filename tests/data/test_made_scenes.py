@@ -47,7 +47,13 @@ def test_they_are_read_as_the_recipes_say(
     tmp_path: Path,
 ) -> None:
     root = scenes.write_ade20k(tmp_path, 5, 3)
-    for recipe in (scenes_recipes.trunk, scenes_recipes.random, scenes_recipes.pretrained):
+    of_boxes = scenes_recipes.trunk_of_boxes, scenes_recipes.boxes, scenes_recipes.boxes_pretrained
+    for recipe in (
+        scenes_recipes.trunk,
+        scenes_recipes.random,
+        scenes_recipes.pretrained,
+        *of_boxes,
+    ):
         check_recipe(recipe)
     data = scenes_recipes.random.data
     source = cast(Labelled, open_source(data, "test", root))
