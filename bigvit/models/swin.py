@@ -10,7 +10,7 @@ Shapes: B images, N tokens of a grid h x w, D width.
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -73,11 +73,11 @@ class PaddedBlock(Block):
     def _mask(self, grid: Grid) -> Tensor | None:
         """What tokens of windows (windows, M, M) do not see, on the grid it is built for, or on
         that turned, where windows, and tokens within them, are the same column by column."""
-        mask: Tensor | None = self.attn_mask
-        down, across = self.input_resolution
-        if mask is None or grid == (down, across):
+        mask, resolution = cast(Tensor | None, self.attn_mask), cast(Grid, self.input_resolution)
+        down, across = resolution
+        if mask is None or grid == resolution:
             return mask
-        assert grid == (across, down), f"{grid}, and the model is for {(down, across)}"
+        assert grid == (across, down), f"{grid}, and the model is for {resolution}"
         side = self.window_size[0]
         rows = mask.view(-(-down // side), -(-across // side), *[side] * 4)
         return rows.permute(1, 0, 3, 2, 5, 4).reshape(mask.shape)
