@@ -145,15 +145,8 @@ def each(batch: Batch) -> Iterator[bytes]:
     of, boxes, classes, frames, starts, bits = batch.objects
     assert of.tolist() == sorted(of.tolist())
     for i in range(len(batch.images)):
-        shape = torch.tensor(batch.images[i].shape)
-        parts = [
-            shape,
-            batch.images[i],
-            batch.sizes[i],
-            boxes[of == i],
-            classes[of == i],
-            frames[of == i],
-        ]
+        parts = [torch.tensor(batch.images[i].shape), batch.images[i], batch.sizes[i]]
+        parts += [known[of == i] for known in (boxes, classes, frames)]
         for start, (_, _, width, height) in zip(starts[of == i], frames[of == i], strict=True):
             parts.append(bits[start : start + -(-width * height // 8)])
         yield b"".join(part.contiguous().numpy().tobytes() for part in parts)
