@@ -18,7 +18,10 @@ from bigvit.data.loader import train_batches
 from bigvit.data.sampler import Sampler
 from bigvit.data.tested import test_places as places_of
 from bigvit.recipe import Recipe, batch_layout
-from bigvit.recipes.detection import scenes_mask_rcnn
+from bigvit.recipe.check import check_recipe
+from bigvit.recipe.find import all_recipes
+from bigvit.recipes import detection
+from bigvit.recipes.detection import COCO, mask_rcnn_swin_t, scenes_mask_rcnn
 
 RECIPE: Recipe = replace(pictures.RECIPE, data=cocos.OBLONG, batch_size=8)
 
@@ -131,3 +134,58 @@ def test_a_loop_of_ones_own_has_both_kinds(root: Path) -> None:
         assert len(inputs) == len(loader)
         assert sum(len(each.images) for each in inputs) == count
         assert {each.images.shape[2:] for each in inputs} == {(64, 96), (96, 64)}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (
+            replace(mask_rcnn_swin_t, data=replace(COCO, image_size=(1344, 800))),
+            "data.image_size: (1344, 800) is not allowed; it must be the lower number first",
+        ),
+        (
+            replace(mask_rcnn_swin_t, data=replace(COCO, image_size=(800, 1333))),
+            "data.image_size: (800, 1333) is not allowed; it must be a multiple of",
+        ),
+        (
+            replace(mask_rcnn_swin_t, data=replace(COCO, image_size=(768, 1344))),
+            "736, 768, 800) is not allowed; it must be one number or more, each 1 to 768 "
+            "(data.image_size)",
+        ),
+        (
+            replace(mask_rcnn_swin_t, data=replace(COCO, longest=1345)),
+            "data.longest: 1345 is not allowed; it must be 1 to 1344",
+        ),
+        (
+            replace(mask_rcnn_swin_t, model=all_recipes()["deit3_s16_in1k_224"].model),
+            "data.image_size: (800, 1344) is not allowed, as ViT is made for one size",
+        ),
+        (
+            replace(
+                mask_rcnn_swin_t,
+                objectives=(
+                    *mask_rcnn_swin_t.objectives,
+                    all_recipes()["drloc_swin_t_cifar100"].objectives[1],
+                ),
+            ),
+            "data.image_size: (800, 1344) is not allowed, as DRLoc is made for one size",
+        ),
+    ],
+)
+def test_what_does_not_fit_two_canvases_is_refused(recipe: Recipe, said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        check_recipe(recipe)
+    assert said in str(error.value)
+
+
+def test_models_that_turn_are_taken_and_a_square_takes_all() -> None:
+    for name in ("swin_t", "patchconvnet_s60"):
+        check_recipe(getattr(detection, f"mask_rcnn_{name}"))
+    square = replace(COCO, image_size=1344)
+    check_recipe(
+        replace(
+            mask_rcnn_swin_t,
+            data=square,
+            model=replace(all_recipes()["deit3_s16_in1k_224"].model, num_classes=80),
+        )
+    )
