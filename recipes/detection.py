@@ -6,9 +6,9 @@ The thesis says the head, the schedule, and that PatchConvNet's last map alone i
 the procedure of Swin's repository (SwinTransformer/Swin-Transformer-Object-Detection,
 mask_rcnn_swin_tiny_patch4_window7_mstrain_480-800_adamw_3x), which XCiT's took over: mmdetection's
 Mask R-CNN. Ours are: no crops (theirs: half the images, resized to 400, 500 or 600, are cropped
-before they are resized), one canvas for all images (theirs: as large as a micro-batch needs), masks
-compared at two points of each cell along each axis, bf16 (theirs: fp16), uniform stochastic depth
-and its groups, and the norm of the neck.
+before they are resized), one canvas for all that lie and one for all that stand (theirs: as large
+as a micro-batch needs), masks compared at two points of each cell along each axis, bf16 (theirs:
+fp16), uniform stochastic depth and its groups, and the norm of the neck.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ COCO = Detection(
     train_images=117_266,  # of 118,287: those with objects that are no crowds
     test_images=5_000,
     classes=80,
-    image_size=1344,  # a multiple of 32 that holds 1333
+    image_size=(800, 1344),  # multiples of 32 that hold 800 and 1333
     shortest=(480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800),
     longest=1333,
     flip=0.5,

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
 
 from bigvit.data.class_weights import labels_for, weights_for
 from bigvit.data.loader import Draw, test_batches, train_batches
 from bigvit.data.prepare import Inputs, Prepare
+from bigvit.data.scenes import standing_of
 from bigvit.data.sources import Source
 from bigvit.recipe import Recipe, batch_layout
 
@@ -31,7 +33,11 @@ class Loader:
 
     def __len__(self) -> int:
         if self.draws is None:
-            return -(-len(self.source) // self.recipe.batch_size)
+            standing = standing_of(self.source, self.recipe.data)
+            if standing is None:
+                return -(-len(self.source) // self.recipe.batch_size)
+            kinds = np.bincount(standing, minlength=2)
+            return int((-(-kinds // self.recipe.batch_size)).sum())
         return self.recipe.updates_per_epoch
 
     def __iter__(self) -> Iterator[Inputs]:
@@ -52,5 +58,7 @@ class Loader:
         recipe, prepare = self.recipe, Prepare(self.recipe, torch.device(self.device))
         batches = test_batches(self.source, recipe.data, recipe.batch_size, 0, 1, self.workers)
         for batch in batches:
-            images, targets = batch.images[batch.valid], batch.targets[batch.valid]
-            yield prepare(batch._replace(images=images, targets=targets))
+            names = ("images", "targets", "labels", "sizes")
+            each = {name: getattr(batch, name) for name in names}
+            kept = {name: x[batch.valid] for name, x in each.items() if x is not None}
+            yield prepare(batch._replace(**kept))

@@ -30,7 +30,9 @@ from bigvit.data.objects import NONE, OwnObjects
 from bigvit.data.ring import Filled, Ring
 from bigvit.data.sample import Mapped, Sample, TestIndex, TrainIndex
 from bigvit.data.sampler import Sampler
+from bigvit.data.scenes import standing_of
 from bigvit.data.sources import Source
+from bigvit.data.tested import test_places
 from bigvit.data.workers import PREFETCH, scene_of, shape_of, slots, view_shapes
 from bigvit.ranks.stopping import SIGNALS, die_with_parent
 from bigvit.recipe import (
@@ -58,12 +60,15 @@ def _train_sample(
     seed: int,
     on_device: bool,
     maps: LabelMaps | None,
+    standing: NDArray[np.bool_] | None,
     place: TrainIndex,
 ) -> Sample:
     """The image of a place, varied as drawn for it, its further views, and its map; if it is bad,
     another that the place alone decides on.
 
-    Args: seen: as `as_seen` makes it of the data.
+    Args:
+        seen: as `as_seen` makes it of the data.
+        standing: of each image, its kind, of which the other has to be, too.
     """
     epoch, slot, id = place
     bad = list[int]()
@@ -89,7 +94,12 @@ def _train_sample(
         except BadImage:
             bad.append(id)
             key = ("replacement", seed, epoch, slot, attempt)
-            id = int(keyed_random.bits(1, *key)[0] % np.uint64(len(source)))
+            drawn = keyed_random.bits(1, *key)[0]
+            if standing is None:
+                id = int(drawn % np.uint64(len(source)))
+            else:
+                alike = np.flatnonzero(standing == standing[place.id])
+                id = int(alike[drawn % np.uint64(len(alike))])
     return Sample(_blank(data), place.id, slot, False, tuple(bad))
 
 
@@ -148,7 +158,7 @@ def train_batches(
         Unread: this machine cannot read images, or a map of one.
     """
     on_device = on_device and recipe.data.augment_on_device
-    sampler = Sampler(len(source), recipe.data.repeats, recipe.batch_size, recipe.seed)
+    sampler = Sampler.of(recipe, source)
     numbers = range(first, recipe.updates)
 
     def places() -> Iterator[list[TrainIndex]]:
@@ -163,11 +173,12 @@ def train_batches(
                 yield [TrainIndex(epoch, *pair) for pair in here]
 
     seen = as_seen(recipe.data)
-    sample = partial(_train_sample, source, recipe.data, seen, recipe.seed, on_device, maps)
+    given = source, recipe.data, seen, recipe.seed, on_device, maps, sampler.standing
+    sample = partial(_train_sample, *given)
     drawn = FIELDS if on_device else 0
     map_shape = None if maps is None else (*maps.form.cells, maps.form.top)
     of = source, sample, recipe.data, layout.micro_batch, workers
-    images = _Batches(*of, drawn, map_shape, view_shapes(recipe.data))
+    images = _Batches(*of, drawn, map_shape, view_shapes(recipe.data), sampler.standing)
     stream = _stream(images, places(), workers)
     pinned = torch.accelerator.is_available()
     for number in numbers:
@@ -188,8 +199,9 @@ def test_batches(
     """This rank's share of every image once, in batches of `size`, as many on every rank.
 
     Places without an image left repeat the last one. Theirs, and a bad image's, have `valid` false.
+    Where there are two canvases, a batch is of images of one.
     """
-    places = test_places(len(source), size, rank, world)
+    places = test_places(len(source), size, rank, world, standing_of(source, data))
     for step, batch in enumerate(_tested(source, data, size, workers, places)):
         yield batch._replace(number=step, micro=0)
 
@@ -210,7 +222,9 @@ def _tested(
     """Test images at places."""
     workers = 0 if isinstance(data, Digits) else workers  # digits need no decoding
     sample = partial(_sample, source, data, augment.test_image)
-    return _stream(_Batches(source, sample, data, size, workers), places, workers)
+    standing = standing_of(source, data)
+    images = _Batches(source, sample, data, size, workers, standing=standing)
+    return _stream(images, places, workers)
 
 
 def share_of(count: int, rank: int, world: int) -> range:
@@ -229,17 +243,6 @@ def whole_batches(
     )
     images = _Batches(source, partial(_sample, source, data, _whole), data, size, workers)
     yield from _stream(images, places, workers)
-
-
-def test_places(images: int, size: int, rank: int, world: int) -> Iterator[list[TestIndex]]:
-    """A rank's batches of the test images."""
-    share = -(-images // world)
-    for step in range(-(-share // size)):
-        within = np.arange(step * size, (step + 1) * size)
-        wanted = rank * share + within
-        real = (within < share) & (wanted < images)
-        ids = np.minimum(wanted, images - 1)
-        yield [TestIndex(*pair) for pair in zip(ids.tolist(), real.tolist(), strict=True)]
 
 
 def _stream(images: "_Batches", places: Iterator[list[Any]], workers: int) -> Iterator[Batch]:
@@ -313,8 +316,9 @@ class _Batches(Dataset[Any]):
         drawn: int = 0,
         map_shape: tuple[int, int, int] | None = None,
         views: Sequence[tuple[int, int, int, int]] = (),
+        standing: NDArray[np.bool_] | None = None,
     ) -> None:
-        self.source, self.sample = source, sample
+        self.source, self.sample, self.standing = source, sample, standing
         where = 0 if map_shape is None else numbers_for(data)
         scene = scene_of(data)
         of = slots(workers), size, shape_of(data), drawn, map_shape, where, views, scene
@@ -352,7 +356,9 @@ class _Batches(Dataset[Any]):
         except Unread as error:  # raised, torch would write its own story around it
             return error
         seconds, known = time.process_time() - began, self.ring.scene == "objects"
-        return Filled(self.ring, slot, tuple(sorted(bad)), seconds, objects if known else None)
+        turned = self.standing is not None and bool(self.standing[places[0].id])
+        more = objects if known else None, turned
+        return Filled(self.ring, slot, tuple(sorted(bad)), seconds, *more)
 
 
 def _lay_out(

@@ -142,6 +142,7 @@ class Filled(NamedTuple):
     bad: tuple[int, ...]  # images that could not be read, ascending
     core_seconds: float  # that it took
     objects: Sequence[OwnObjects] | None = None  # of each image, where they are known
+    turned: bool = False  # whether the images are W x H
     content: Tensor | None = None  # a copy of the slot's, which may be free then
 
     def pin_memory(self) -> "Filled":
@@ -151,6 +152,7 @@ class Filled(NamedTuple):
     def batch(self) -> Batch:
         """The micro-batch, whose tensors are views of one; the slot is free then."""
         ring, content = self.ring, self.content
+        chans, *size = ring.shape
         if content is None:
             content = ring.content(self.slot).clone()
         ring.free.append(self.slot)
@@ -159,7 +161,7 @@ class Filled(NamedTuple):
         (numbers, drawn, sizes, *of_maps, labels, valid, pixels), views = fields[:9], fields[9:]
         targets, ids, slots = numbers.view(torch.int64).view(3, count)
         return Batch(
-            pixels.view(count, *ring.shape),
+            pixels.view(count, chans, *(size[::-1] if self.turned else size)),
             targets,
             ids,
             slots,

@@ -19,7 +19,7 @@ from bigvit.data.objects import OwnObjects
 from bigvit.data.photo import Part, extension
 from bigvit.data.sample import Sample, TestIndex, TrainIndex
 from bigvit.data.sources.coco import CocoSource, Found
-from bigvit.recipe import Detection, sides
+from bigvit.recipe import Detection
 
 Size = tuple[int, int]
 
@@ -85,7 +85,8 @@ def on_canvas(photo: Photo, drawn: Drawn, data: Detection) -> NDArray[np.uint8]:
     """The canvas (C, H, W): the varied image in its upper left corner, 0 elsewhere."""
     height, width = drawn.size
     part = Part((0, 0, *photo.size), (width, height), (0, 0, width, height), "bilinear")
-    canvas = np.zeros((data.channels, *sides(data.image_size)), np.uint8)
+    standing = photo.size[1] > photo.size[0]
+    canvas = np.zeros((data.channels, *data.canvas(standing)), np.uint8)
     pixels = photo.part(part) if extension() is not None else None
     if pixels is None:
         resized = photo.image().resize((width, height), Image.Resampling.BILINEAR)

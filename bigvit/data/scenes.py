@@ -3,11 +3,20 @@ and boxes alike."""
 
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bigvit.data import pixel_labels, scene_objects
 from bigvit.data.sample import Sample, TestIndex, TrainIndex
 from bigvit.data.sources import Source
 from bigvit.data.sources.coco import CocoSource
-from bigvit.recipe import Detection, Segmentation
+from bigvit.recipe import Data, Detection, Segmentation
+
+
+def standing_of(source: Source, data: Data) -> NDArray[np.bool_] | None:
+    """Which images have their canvas turned (images,); None where there is one canvas."""
+    turned = isinstance(data, Detection) and data.turns
+    return cast(CocoSource, source).standing if turned else None
 
 
 def train_sample(

@@ -9,7 +9,8 @@ Shapes: B images, N tokens of a grid h x w, D width.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,8 @@ from bigvit.models.backbone import Backbone, Walk
 from bigvit.models.output import Features
 from bigvit.recipe import ImageSize, PaddedSwin, Swin, sides
 
+Grid = tuple[int, int]
+
 
 def _norm(dim: int, **_: Any) -> LayerNorm:
     return LayerNorm(dim, eps=1e-5)
@@ -41,21 +44,21 @@ class Block(SwinTransformerBlock):
         super().__init__(*args, **options)
         self.recompute = False
 
-    def forward(self, x: Tensor, drop: Sequence[Drop]) -> Tensor:  # type: ignore[override]
-        """x (B, N, D), what the two branches drop -> (B, N, D)."""
-        x = add_branches(x, [self._windows], drop[:1], self.recompute)
+    def forward(self, x: Tensor, grid: Grid, drop: Sequence[Drop]) -> Tensor:  # type: ignore[override]
+        """x (B, N, D), its grid (h, w), what the two branches drop -> (B, N, D)."""
+        x = add_branches(x, [partial(self._windows, grid)], drop[:1], self.recompute)
         return add_branches(x, [self._mlp], drop[1:], self.recompute)
 
-    def _windows(self, x: Tensor) -> Tensor:
-        grid = self.norm1(x).unflatten(1, self.input_resolution)
-        return upcast(self._attn(grid).flatten(1, 2))
+    def _windows(self, grid: Grid, x: Tensor) -> Tensor:
+        x_BhwD = self.norm1(x).unflatten(1, grid)
+        return upcast(self._attn(x_BhwD).flatten(1, 2))
 
     def _mlp(self, x: Tensor) -> Tensor:
         return upcast(self.mlp(self.norm2(x)))
 
 
 class PaddedBlock(Block):
-    """The same, whose grid is padded before it is shifted (`PaddedSwin`)."""
+    """The same, whose grid is padded before it is shifted (`PaddedSwin`), and may be turned."""
 
     def _attn(self, x: Tensor) -> Tensor:
         (h, w), window = x.shape[1:3], self.window_size
@@ -63,9 +66,21 @@ class PaddedBlock(Block):
         pad = (0, 0, 0, -w % window[1], 0, -h % window[0])
         x = torch.roll(F.pad(x, pad), (-shift[0], -shift[1]), (1, 2))
         windows = window_partition(x, window).flatten(1, 2)
-        seen = self.attn(windows, mask=self.attn_mask).unflatten(1, window)
+        seen = self.attn(windows, mask=self._mask((h, w))).unflatten(1, window)
         x = torch.roll(window_reverse(seen, window, *x.shape[1:3]), shift, (1, 2))
         return x[:, :h, :w]
+
+    def _mask(self, grid: Grid) -> Tensor | None:
+        """What tokens of windows (windows, M, M) do not see, on the grid it is built for, or on
+        that turned, where windows, and tokens within them, are the same column by column."""
+        mask, resolution = cast(Tensor | None, self.attn_mask), cast(Grid, self.input_resolution)
+        down, across = resolution
+        if mask is None or grid == resolution:
+            return mask
+        assert grid == (across, down), f"{grid}, and the model is for {resolution}"
+        side = self.window_size[0]
+        rows = mask.view(-(-down // side), -(-across // side), *[side] * 4)
+        return rows.permute(1, 0, 3, 2, 5, 4).reshape(mask.shape)
 
 
 class Stage(nn.Module):
@@ -107,6 +122,7 @@ class SwinTransformer(Backbone):
             model.embed_dim,
             norm_layer=_norm,
             output_fmt="NHWC",
+            strict_img_size=not model.turns,
         )
         stages = list(model.stages(image_size))
         self.layers = nn.ModuleList(
@@ -123,7 +139,7 @@ class SwinTransformer(Backbone):
         for stage in self.layers:
             x_BhwD = upcast(stage.downsample(x_BhwD))
             grid = x_BhwD.shape[1], x_BhwD.shape[2]
-            x = walk(stage.blocks, x_BhwD.flatten(1, 2), grid)
+            x = walk(stage.blocks, x_BhwD.flatten(1, 2), grid, grid)
             x_BhwD = x.unflatten(1, grid)
         return self.normalised(x_BhwD.flatten(1, 2), grid, walk)
 

@@ -60,6 +60,7 @@ class Sampled(NamedTuple):
 class Seen(NamedTuple):
     """What a forward pass makes of images."""
 
+    size: tuple[int, int]  # of the canvas: height and width, pixels
     levels: list[Tensor]  # (B, C, h, w) each
     counts: list[int]  # anchors of each
     logits: Tensor  # (B, A) of there being something
@@ -77,9 +78,9 @@ class BoxesAndMasks(Objective):
         super().__init__("detection", objective.weight)
         maps = whole.model.maps(whole.data.image_size)
         self.config, self.wanted = objective, tuple(looked_at(maps))
-        dims = [maps[i][0] for i in self.wanted]
+        dims, (down, _) = [maps[i][0] for i in self.wanted], maps[self.wanted[0]][1]
         self.head = Head(objective, dims, whole.data.classes)
-        self.size = sides(whole.data.image_size)
+        self.stride = sides(whole.data.image_size)[0] // down  # of the finest map, pixels
         ratios = (objective.ratios,) * len(objective.anchors)
         self.anchors = AnchorGenerator(tuple((side,) for side in objective.anchors), ratios)
         self.of_anchors, self.of_boxes = BoxCoder(OF_ANCHORS), BoxCoder(OF_BOXES)
@@ -113,29 +114,31 @@ class BoxesAndMasks(Objective):
                 sampled.append(self._sampled(proposed, seen.objects, own, keys[i, 1]))
         many = Sampled(*map(torch.stack, zip(*sampled, strict=True)))
         objectness, anchor_boxes = map(torch.stack, zip(*found, strict=True))
-        atlas = self._atlas(seen.levels)
+        atlas = self._atlas(seen)
         classified, boxes = self._box_losses(atlas, many, seen.objects)
         return {
             "loss_objectness": objectness.mean(),
             "loss_rpn_box_reg": anchor_boxes.mean(),
             "loss_classifier": classified,
             "loss_box_reg": boxes,
-            "loss_mask": self._mask_loss(atlas, many, seen.objects),
+            "loss_mask": self._mask_loss(atlas, many, seen.objects, seen.size),
         }
 
     def _seen(self, output: Output, objects: Objects | None = None) -> Seen:
         levels = self.head.pyramid([output.blocks[block] for block in self.wanted])
         logits, offsets = self.head.anchored(levels)
+        height, width = output.blocks[self.wanted[0]].grid
+        size = height * self.stride, width * self.stride
         # of a canvas, which is not looked at
-        canvas = logits.new_empty(1).expand(1, 1, *self.size)
+        canvas = logits.new_empty(1).expand(1, 1, *size)
         wide = [logits.new_empty(1).expand(1, 1, *level.shape[2:]) for level in levels]
-        (anchors,) = self.anchors(ImageList(canvas, [self.size]), wide)
+        (anchors,) = self.anchors(ImageList(canvas, [size]), wide)
         counts = [len(self.config.ratios) * level[0, 0].numel() for level in levels]
-        return Seen(levels, counts, logits, offsets, anchors, _and_none(objects, logits))
+        return Seen(size, levels, counts, logits, offsets, anchors, _and_none(objects, logits))
 
-    def _atlas(self, levels: Sequence[Tensor]) -> Atlas:
-        finer = levels[:-1]  # the last one has anchors alone
-        return Atlas(finer, [self.size[0] / level.shape[2] for level in finer])
+    def _atlas(self, seen: Seen) -> Atlas:
+        finer = seen.levels[:-1]  # the last one has anchors alone
+        return Atlas(finer, [seen.size[0] / level.shape[2] for level in finer])
 
     def _anchor_losses(
         self, seen: Seen, image: int, own: Tensor, key: Tensor
@@ -210,7 +213,9 @@ class BoxesAndMasks(Objective):
         apart = self._apart(offsets, wanted.view(*shape, 4)) * positive
         return ((losses * counted).sum(dim=1) / many).mean(), (apart.sum(dim=1) / many).mean()
 
-    def _mask_loss(self, atlas: Atlas, sampled: Sampled, objects: Objects) -> Tensor:
+    def _mask_loss(
+        self, atlas: Atlas, sampled: Sampled, objects: Objects, size: tuple[int, int]
+    ) -> Tensor:
         """Which pixels of a box are its object's; of the places where objects' boxes stand."""
         config, most = self.config, min(self.config.samples // 4, sampled.which.shape[1])
         boxes, which, positive, _ = first = Sampled(*(each[:, :most] for each in sampled))
@@ -220,7 +225,7 @@ class BoxesAndMasks(Objective):
         with torch.no_grad():
             packed = objects.bits, objects.frames[place], objects.starts[place]
             cells = logits.shape[-1]
-            wanted = mask_targets(*packed, flat, self.size, cells, MASK_SAMPLING, config.aligned)
+            wanted = mask_targets(*packed, flat, size, cells, MASK_SAMPLING, config.aligned)
         losses = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
         of_boxes = losses.mean(dim=(1, 2)).view(which.shape) * positive
         return (of_boxes.sum(dim=1) / positive.sum(dim=1).clamp(min=1)).mean()
@@ -234,7 +239,7 @@ class BoxesAndMasks(Objective):
         limit[1] = size[1]
         each = [self._proposed(seen, i, limit, testing=True) for i in range(len(seen.logits))]
         boxes = torch.stack([one.boxes for one in each])
-        atlas, config = self._atlas(seen.levels), self.config
+        atlas, config = self._atlas(seen), self.config
         features = atlas.align(boxes, BOX_CELLS, config.sampling, config.aligned)
         logits, offsets = self.head.boxes(features)
         found = self.of_boxes.decode_single(offsets.flatten(1), boxes.flatten(0, 1))

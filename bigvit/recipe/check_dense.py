@@ -37,8 +37,27 @@ def check_dense(recipe: Recipe) -> None:
                 f"objectives: {count} of {needed.__name__} are not allowed; {type(data).__name__} "
                 "data are learned by one"
             )
+    if isinstance(data, Detection) and data.turns:
+        _check_turned(recipe, data)
     for i, each in enumerate(recipe.objectives):
         if isinstance(each, UperNet):
             each.check(f"objectives.{i}", recipe.model.maps(size), sides(size))
         if isinstance(each, MaskRCNN) and isinstance(data, Detection):
             each.check(f"objectives.{i}", recipe.model.maps(size), data)
+
+
+def _check_turned(recipe: Recipe, data: Detection) -> None:
+    """Refuse two canvases where something is made for one of them.
+
+    Raises:
+        ValueError: says what.
+    """
+    one = "" if recipe.model.turns else type(recipe.model).__name__
+    if any(isinstance(each, DRLoc) for each in recipe.objectives):
+        one = one or DRLoc.__name__
+    if one:
+        raise ValueError(
+            f"data.image_size: {data.image_size} is not allowed, as {one} is made for one size, "
+            "and a canvas that is not square is turned for images higher than wide; choose a "
+            f"square, as {max(sides(data.image_size))}"
+        )

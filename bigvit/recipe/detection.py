@@ -32,14 +32,15 @@ class Detection(Scene):
 
     An image is resized to a shorter side that is drawn, unless its longer one would be above
     `longest`, flipped, and laid into the upper left corner of a canvas of `image_size`, whose rest
-    is 0 after normalising: so what becomes of it does not depend on the images beside it.
+    is 0 after normalising: so what becomes of it does not depend on the images beside it. A canvas
+    that is not square is turned for images higher than wide; a batch is of one orientation.
     """
 
     dataset: str  # name of the data set
     train_images: Count  # images of its training split, those without objects left out
     test_images: TestCount  # of its testing split; None: as many as there are; 0: it has none
     classes: Classes[int]  # of objects
-    image_size: ImageSize  # pixels, of the canvas: the side of a square, or (height, width)
+    image_size: ImageSize  # pixels, of the canvas: the side of a square, or (shorter, longer)
     shortest: Sides  # one of which is drawn, pixels
     longest: Side[int]  # pixels
     flip: Share[float]  # probability of a horizontal flip
@@ -47,6 +48,17 @@ class Detection(Scene):
     mean: Mean  # a channel's mean, of values in [0, 1]
     std: Std  # a channel's standard deviation, of values in [0, 1]
     test_shortest: Side[int]  # that a test image is resized to, pixels
+
+    @property
+    def turns(self) -> bool:
+        """Whether there are two canvases: the one that lies, and the same one turned."""
+        height, width = sides(self.image_size)
+        return height != width
+
+    def canvas(self, standing: bool) -> tuple[int, int]:
+        """(height, width), pixels, for images that are higher than wide, or for the others."""
+        height, width = sides(self.image_size)
+        return (width, height) if standing else (height, width)
 
 
 @dataclass(frozen=True)
@@ -100,14 +112,16 @@ class MaskRCNN:
         fits = all(side % coarsest == 0 for side in size)
         allowed = f"a multiple of {coarsest}, the stride of the coarsest features"
         allow("data.image_size", data.image_size, fits, allowed)
-        most, longest = min(size), data.longest
+        lies = "the lower number first: it is turned for images higher than wide"
+        allow("data.image_size", data.image_size, size[0] <= size[1], lies)
+        (shorter, most), longest = size, data.longest
         allowed = f"1 to {most}, to lie on the canvas whichever way it is (data.image_size)"
         allow("data.longest", longest, longest <= most, allowed)
-        allowed = f"one number or more, each 1 to {longest} (data.longest)"
-        fits = bool(data.shortest) and max(data.shortest) <= longest
-        allow("data.shortest", data.shortest, fits, allowed)
-        tested = data.test_shortest
-        allow("data.test_shortest", tested, tested <= longest, f"1 to {longest} (data.longest)")
+        least, of = min(longest, shorter), "longest" if longest <= shorter else "image_size"
+        allowed, tested = f"1 to {least} (data.{of})", data.test_shortest
+        fits = bool(data.shortest) and max(data.shortest) <= least
+        allow("data.shortest", data.shortest, fits, f"one number or more, each {allowed}")
+        allow("data.test_shortest", tested, tested <= least, allowed)
         allow(f"{path}.ratios", self.ratios, bool(self.ratios), "one number or more")
         allow(f"{path}.anchor_samples", self.anchor_samples, self.anchor_samples > 1, "2 or more")
         allow(f"{path}.samples", self.samples, self.samples > 3, "4 or more")

@@ -13,19 +13,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from bigvit.data.batch import Draws
-from bigvit.data.loader import test_places
 from bigvit.data.mix import draw
 from bigvit.data.sampler import Sampler
+from bigvit.data.tested import test_places
 from bigvit.engines.build import outline
 from bigvit.engines.deepspeed.config import read_sharding, stage_of
 from bigvit.layers.stochastic_depth import Dropped, Kept, drops
 from bigvit.plan.states import States, states
 from bigvit.plan.traffic import totals, traffic
-from bigvit.recipe import Command, Layout, Recipe, Run
+from bigvit.recipe import Command, Detection, Layout, Recipe, Run
 from bigvit.rehearse.checkpoint import rehearse_checkpoint
 from bigvit.rehearse.part import Part, rehearse
 from bigvit.rehearse.pieces import Pieces
@@ -124,9 +125,9 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
     batch, spans = recipe.batch_size, list[tuple[int, int]]()
     for each in range(layout.world):
         spans += [layout.span(each, micro) for micro in range(layout.accumulation)]
-    _, slots, _ = Sampler(recipe.data.train_images, recipe.data.repeats, batch, recipe.seed).batch(
-        0
-    )
+    data = recipe.data
+    of = data.train_images, data.repeats, batch, recipe.seed, _standing(recipe, data.train_images)
+    _, slots, _ = Sampler(*of).batch(0)
     taken = np.sort(np.concatenate([slots[start:stop] for start, stop in spans]))
     whole = np.array_equal(taken, np.sort(slots)) and len(taken) == batch
     groups = all(start % size == 0 for size in recipe.groups.values() for start, _ in spans)
@@ -155,10 +156,11 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
     )
     if recipe.data.tested:
         images = getattr(recipe.data, "test_images", None) or 50_000
+        standing = _standing(recipe, images)
         places = (
             place.id
             for each in range(layout.world)
-            for batch in test_places(images, layout.micro_batch, each, layout.world)
+            for batch in test_places(images, layout.micro_batch, each, layout.world, standing)
             for place in batch
             if place.real
         )
@@ -167,6 +169,13 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
             "an evaluation counts every test image once",
             ("" if once else "no: ") + f"the places of {images} images on {layout.world} ranks",
         )
+
+
+def _standing(recipe: Recipe, images: int) -> NDArray[np.bool_] | None:
+    """Which images have their canvas turned, for want of the images every fourth; as
+    `scenes.standing_of`."""
+    turned = isinstance(recipe.data, Detection) and recipe.data.turns
+    return np.arange(images) % 4 == 3 if turned else None
 
 
 def _passes(recipe: Recipe, every: Draws, own: Draws) -> Iterator[tuple[int, Any, Any]]:

@@ -155,9 +155,7 @@ class Rollbacks:
         self, met: Met, jump: Sequence[int], good: Path | None, guard: LossGuard | None
     ) -> str:
         """Write down, to stay, what is skipped and why; the list of images first."""
-        sampler = Sampler(
-            len(self.source), self.recipe.data.repeats, self.recipe.batch_size, self.recipe.seed
-        )
+        sampler = Sampler.of(self.recipe, self.source)
         ids = [sampler.batch(n - 1)[2].tolist() for n in jump]
         before = read_skipped(self.run)
         losses = list(guard.losses) if guard is not None else []

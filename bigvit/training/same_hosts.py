@@ -65,10 +65,8 @@ def compare_hosts(
 
 def _pixels(recipe: Recipe, source: Source, batch: int) -> str:
     """A digest of the first images of a global batch, as they are before they are varied."""
-    data = recipe.data
-    sampler = Sampler(len(source), data.repeats, recipe.batch_size, recipe.seed)
     hasher = xxhash.xxh3_64()
-    for id in sampler.batch(batch)[2][:DECODED].tolist():
+    for id in Sampler.of(recipe, source).batch(batch)[2][:DECODED].tolist():
         try:
             hasher.update(np.asarray(source.read(id)).tobytes())
         except BadImage:

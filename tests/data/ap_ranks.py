@@ -17,15 +17,18 @@ from bigvit.data.sample import TestIndex
 from bigvit.data.scene_objects import test_sample
 from bigvit.dense.average_precision import average_precision
 from bigvit.ranks.joining import connect, end, meet
+from bigvit.recipe import Detection
 
 
-def shaken(root: Path, by: float) -> tuple[Callable[[Tensor], dict[str, Tensor]], dict]:
+def shaken(
+    root: Path, by: float, data: Detection = cocos.DATA
+) -> tuple[Callable[[Tensor], dict[str, Tensor]], dict]:
     """Knows images by their pixels: boxes moved by some pixels, some classes and objects wrong. And
     the same by the image's number in the list: boxes in its own size, scores and classes."""
     _, source = cocos.opened(root)
-    normalise, known, told = Normalise(cocos.DATA), {}, {}
+    normalise, known, told = Normalise(data), {}, {}
     for id in range(len(source)):
-        sample = test_sample(source, cocos.DATA, TestIndex(id, True))
+        sample = test_sample(source, data, TestIndex(id, True))
         random = np.random.default_rng(id)
         found, (height, width) = source.objects(id), source.size(id)
         own = np.repeat(found.boxes, 2, axis=0)
@@ -70,16 +73,17 @@ def digest(image: Tensor) -> bytes:
 
 if __name__ == "__main__":
     folder, workers, out = sys.argv[-3:]  # behind the launcher's own
-    ranks, calls = connect(meet(60), 60), 0
-    predictions, _ = shaken(Path(folder), 3.0)
+    ranks, said = connect(meet(60), 60), []
+    for data in (cocos.DATA, cocos.OBLONG):
+        predictions, _ = shaken(Path(folder), 3.0, data)
+        shapes = list[tuple[int, ...]]()
 
-    def counted(images: Tensor) -> dict[str, Tensor]:
-        global calls
-        calls += 1
-        assert len(images) == 3
-        return predictions(images)
+        def counted(images: Tensor, of=predictions, shapes=shapes) -> dict[str, Tensor]:
+            shapes.append(tuple(images.shape))
+            return of(images)
 
-    _, source = cocos.opened(Path(folder))
-    found = average_precision(counted, source, cocos.DATA, 3, ranks, int(workers))
-    Path(f"{out}.{ranks.rank}").write_text(json.dumps([calls, found.as_json()]))
+        _, source = cocos.opened(Path(folder))
+        found = average_precision(counted, source, data, 3, ranks, int(workers))
+        said.append([shapes, found.as_json()])
+    Path(f"{out}.{ranks.rank}").write_text(json.dumps(said))
     end(0)

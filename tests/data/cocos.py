@@ -2,6 +2,7 @@
 pasted into them, listed as COCO lists images, with gaps between the numbers of categories."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ DATA = Detection(
     std=(0.25, 0.25, 0.25),
     test_shortest=64,
 )
+OBLONG = replace(DATA, image_size=(64, 96))  # two canvases
 
 
 def opened(root: Path) -> tuple[CocoSource, CocoSource]:

@@ -97,12 +97,20 @@ def none(said):
 def test_any_number_of_ranks_says_the_same_and_predicts_equally_often(
     world, workers, root, tmp_path, warm
 ):
-    predict, _ = ap_ranks.shaken(root, 3.0)
+    """On one canvas and on two, where it is told images that lie, or such that stand."""
     _, source = cocos.opened(root)
-    wanted = average_precision(predict, source, cocos.DATA, 3, alone()).as_json()
+    kinds = (cocos.DATA, cocos.OBLONG)
+    wanted = [
+        average_precision(ap_ranks.shaken(root, 3.0, data)[0], source, data, 3, alone()).as_json()
+        for data in kinds
+    ]
     out = tmp_path / "rank"
     done = warm(world, RANKS, root, workers, out)
     assert done.code == 0, done.output
     said = [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(world)]
-    assert [found for _, found in said] == [wanted] * world
-    assert len({calls for calls, _ in said}) == 1
+    assert all([found for _, found in each] == wanted for each in said)
+    for kind, data in enumerate(kinds):
+        every = [each[kind][0] for each in said]
+        assert len({len(shapes) for shapes in every}) == 1
+        canvases = {(3, 3, *data.canvas(standing)) for standing in (False, True)}
+        assert {tuple(shape) for shapes in every for shape in shapes} == canvases

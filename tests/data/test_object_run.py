@@ -19,7 +19,8 @@ OPTIONS = [
     *("--data.classes", "3", "--model.num-classes", "3", "--data.train-images", "24"),
     *("--data.test-images", "10", "--batch-size", "12", "--schedule.epochs", "2"),
     *("--schedule.steps", "1", "--schedule.warmup-updates", "1"),
-    *("--engine", "single", "--workers", "0", "--log-every", "1"),
+    *("--data.image-size", "64", "96", "--data.shortest", "48", "64"),
+    *("--data.test-shortest", "64", "--engine", "single", "--workers", "0", "--log-every", "1"),
     *("--keep-best", "mask_ap", "--ema", "0.5", "--evaluate-ema"),
 ]
 
@@ -117,4 +118,7 @@ def test_a_head_needs_its_data_and_whole_cells(say: Say) -> None:
     )
     assert "data.longest: 1333 is not allowed; it must be 1 to 96" in refused(
         "--data.longest", "1333"
+    )
+    assert "data.test_shortest: 96 is not allowed; it must be 1 to 64 (data.image_size)" in refused(
+        *("--data.image-size", "64", "96", "--data.shortest", "64")
     )

@@ -10,6 +10,7 @@ import cocos
 import numpy as np
 import pictures
 import pytest
+import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as theirs
 from torchvision.tv_tensors import BoundingBoxes
@@ -21,9 +22,11 @@ from bigvit.data.decode import BadImage
 from bigvit.data.loader import train_batches
 from bigvit.data.objects import OwnObjects
 from bigvit.data.sample import TrainIndex
-from bigvit.recipe import batch_layout
+from bigvit.recipe import Detection, batch_layout
 
 KEYS = 500
+DATA = {(96, 96): cocos.DATA, (64, 96): cocos.OBLONG}
+"""By the canvas of images that lie."""
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +48,32 @@ def masks_of(own: OwnObjects, size: tuple[int, int]) -> list[np.ndarray]:
     return found
 
 
-def test_image_masks_and_boxes_move_together(root):
+@pytest.mark.parametrize(("lying", "keys"), [((96, 96), KEYS), ((64, 96), KEYS // 4)])
+def test_image_masks_and_boxes_move_together(lying, keys, root):
     """Against Pillow and torchvision, over 500 keys: what is done to the image is done to pictures
-    of the masks, and to the boxes."""
+    of the masks, and to the boxes. On the turned canvas, too."""
     train, _ = cocos.opened(root)
-    seen = set()
-    for key in range(KEYS):
+    data, seen, shapes = DATA[lying], set(), set()
+    for key in range(keys):
         id = key % len(train)
-        sample = scene_objects.train_sample(train, cocos.DATA, 5, TrainIndex(key // 24, key, id))
+        sample = scene_objects.train_sample(train, data, 5, TrainIndex(key // 24, key, id))
         photo, found = train.read(id), train.objects(id)
-        drawn = scene_objects.draw(cocos.DATA, 5, key // 24, key, (photo.height, photo.width))
+        drawn = scene_objects.draw(data, 5, key // 24, key, (photo.height, photo.width))
         (h, w), flip = drawn
         seen.add((min(drawn.size), flip))
+        size = lying[::-1] if photo.height > photo.width else lying
+        shapes.add(size)
 
-        def varied(image, how, size=(h, w), flip=flip):
-            image = image.resize(size[::-1], how)
+        def varied(image, how, to=(w, h), flip=flip):
+            image = image.resize(to, how)
             return np.asarray(theirs.hflip(image) if flip else image)
 
-        canvas = np.zeros((96, 96, 3), np.uint8)
+        canvas = np.zeros((*size, 3), np.uint8)
         canvas[:h, :w] = varied(photo, Image.Resampling.BILINEAR)
         assert np.array_equal(sample.image.transpose(1, 2, 0), canvas)
         assert sample.size == (h, w) and sample.objects is not None
-        own = masks_of(sample.objects, (96, 96))
-        wanted = [np.zeros((96, 96), np.bool_) for _ in found.masks]
+        own = masks_of(sample.objects, size)
+        wanted = [np.zeros(size, np.bool_) for _ in found.masks]
         for mask, whole in zip(found.masks, wanted, strict=True):
             whole[:h, :w] = varied(Image.fromarray(mask), Image.Resampling.NEAREST)
         assert np.array_equal(own, wanted)
@@ -83,6 +89,7 @@ def test_image_masks_and_boxes_move_together(root):
         assert sample.objects.boxes == pytest.approx(boxes.numpy(), abs=1e-4)
         assert sample.objects.classes.tolist() == found.classes.tolist()
     assert seen == {(side, flip) for side in (48, 56, 64) for flip in (False, True)}
+    assert shapes == {lying, lying[::-1]}
 
 
 def test_a_longer_side_is_at_most_the_longest(root):
@@ -115,10 +122,12 @@ def test_a_test_image_is_resized_alone(root):
     assert not sample.image[:, h:].any() and not sample.image[:, :, w:].any()
 
 
-def stream(root: Path, world: int, micro: int, workers: int, first: int) -> list[list[bytes]]:
+def stream(
+    root: Path, data: Detection, world: int, micro: int, workers: int, first: int
+) -> list[list[bytes]]:
     """Of each global batch from the first on, what all ranks see of each image."""
     train, _ = cocos.opened(root)
-    recipe = replace(pictures.RECIPE, data=cocos.DATA, batch_size=16)
+    recipe = replace(pictures.RECIPE, data=data, batch_size=8)
     layout = batch_layout(recipe, world, micro)
     ranks = [
         list(train_batches(train, recipe, layout, r, workers, first, lambda *_: Draws(None, ())))
@@ -136,19 +145,21 @@ def each(batch: Batch) -> Iterator[bytes]:
     of, boxes, classes, frames, starts, bits = batch.objects
     assert of.tolist() == sorted(of.tolist())
     for i in range(len(batch.images)):
-        parts = [batch.images[i], batch.sizes[i], boxes[of == i], classes[of == i], frames[of == i]]
+        parts = [torch.tensor(batch.images[i].shape), batch.images[i], batch.sizes[i]]
+        parts += [known[of == i] for known in (boxes, classes, frames)]
         for start, (_, _, width, height) in zip(starts[of == i], frames[of == i], strict=True):
             parts.append(bits[start : start + -(-width * height // 8)])
         yield b"".join(part.contiguous().numpy().tobytes() for part in parts)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_the_same_on_any_ranks_workers_and_from_any_batch_on(root):
-    straight = stream(root, 1, 16, 0, 0)
-    assert len(straight) == 3
-    assert len({seen for batch in straight for seen in batch}) > 36
-    for world, micro, workers, first in ((4, 4, 0, 0), (1, 4, 3, 1), (2, 4, 3, 2)):
-        again = stream(root, world, micro, workers, first)
+@pytest.mark.parametrize("lying", DATA)
+def test_the_same_on_any_ranks_workers_and_from_any_batch_on(lying, root):
+    straight = stream(root, DATA[lying], 1, 8, 0, 0)
+    assert len(straight) == 9
+    assert len({seen for batch in straight for seen in batch}) > 54
+    for world, micro, workers, first in ((2, 4, 0, 0), (1, 4, 3, 1), (2, 4, 3, 5)):
+        again = stream(root, DATA[lying], world, micro, workers, first)
         assert again == straight[first:]
 
 

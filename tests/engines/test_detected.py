@@ -10,6 +10,9 @@ from reference import distance, train_single, trained
 from test_equality import ALLOWED, YARDSTICK
 from test_resume import assert_equal
 
+from bigvit.data.sampler import Sampler
+from bigvit.data.sources.coco import CocoSource
+
 
 @pytest.fixture(scope="module")
 def reference(two_ranks):
@@ -51,4 +54,10 @@ def test_orders_of_summation_and_another_key_lie_apart(two_ranks, reference):
 
 @pytest.mark.parametrize("way", detected.HALVES)
 def test_resumed(way, resumed):
+    """Batches of both kinds are trained before the stop and after it."""
+    source = detected.source(resumed)
+    assert isinstance(source, CocoSource)
+    sampler = Sampler.of(detected.recipe, source)
+    kinds = [bool(source.standing[sampler.batch(n)[2][0]]) for n in range(tiny.SHORT)]
+    assert set(kinds[: tiny.STOP]) == set(kinds[tiny.STOP :]) == {True, False}
     assert_equal(resumed / f"detected halves {way}", resumed / f"detected {way}", tiny.SHORT)

@@ -27,6 +27,9 @@ from bigvit.task import Task
 
 CLASSES, SIDE = 4, 128
 SIZES = [(128, 96), (80, 128), (128, 128)]
+TURNED, STANDING = (192, 128), [(192, 96), (100, 90), (150, 128)]
+"""A canvas of 128 x 192, and images on it."""
+CANVASES = {(SIDE, SIDE): SIZES, TURNED: STANDING}
 CONFIG = replace(
     scenes_mask_rcnn.objectives[0],
     anchors=(16, 32, 48, 64, 96),
@@ -59,8 +62,8 @@ def some_objects(seed: int, sizes=SIZES, none=1) -> Objects:
     return joined(images)
 
 
-def masks_of(objects: Objects, size: int = SIDE) -> torch.Tensor:
-    found = torch.zeros(len(objects.of), size, size, dtype=torch.float64)
+def masks_of(objects: Objects, size: tuple[int, int] = (SIDE, SIDE)) -> torch.Tensor:
+    found = torch.zeros(len(objects.of), *size, dtype=torch.float64)
     for i, (left, top, width, height) in enumerate(objects.frames.tolist()):
         bits = np.unpackbits(objects.bits[objects.starts[i] :].numpy(), count=width * height)
         found[i, top : top + height, left : left + width] = torch.from_numpy(
@@ -79,16 +82,22 @@ def randomised(head: nn.Module, seed: int) -> None:
             p.normal_(0, scale, generator=generator)
 
 
-@pytest.fixture(scope="module")
-def ours():
-    objective = objectives.build(CONFIG, RECIPE).double().eval()
+def built(canvas: tuple[int, int]):
+    """As for images that lie."""
+    data = replace(RECIPE.data, image_size=(min(canvas), max(canvas)))
+    objective = objectives.build(CONFIG, replace(RECIPE, data=data)).double().eval()
     randomised(objective, 0)
     return objective
 
 
-def some_output(seed: int, images: int = len(SIZES)) -> Output:
-    generator = torch.Generator().manual_seed(seed)
-    maps = RECIPE.model.maps(SIDE)
+@pytest.fixture(scope="module")
+def ours():
+    return built((SIDE, SIDE))
+
+
+def some_output(seed: int, canvas: tuple[int, int] = (SIDE, SIDE)) -> Output:
+    images, generator = len(SIZES), torch.Generator().manual_seed(seed)
+    maps = RECIPE.model.maps(canvas)
     blocks = {}
     for block in (0, 1, 3, 4):
         dim, (h, w) = maps[block]
@@ -158,15 +167,15 @@ def libraries(ours, keys, objects, images) -> tuple[Any, Any]:
     return rpn, rois
 
 
-def their_losses(ours, output, objects, keys, images, sizes=SIZES):
+def their_losses(ours, output, objects, keys, images, canvas):
     rpn, rois = libraries(ours, keys, objects, images)
     rpn.train()
     rois.train()
     chosen = [TokenMap(output.blocks[b].tokens[images], output.blocks[b].grid) for b in ours.wanted]
     levels = ours.head.pyramid(chosen)
     features = OrderedDict(zip(("0", "1", "2", "3", "pool"), levels, strict=True))
-    canvas = torch.zeros(len(images), 3, SIDE, SIDE, dtype=torch.float64)
-    masks = masks_of(objects)
+    shown = torch.zeros(len(images), 3, *canvas, dtype=torch.float64)
+    masks = masks_of(objects, canvas)
     targets = [
         {
             "boxes": objects.boxes[objects.of == i].double(),
@@ -175,17 +184,18 @@ def their_losses(ours, output, objects, keys, images, sizes=SIZES):
         }
         for i in images
     ]
-    shapes = [sizes[i] for i in images]
-    proposals, first = rpn(ImageList(canvas, shapes), features, targets)
+    shapes = [CANVASES[canvas][i] for i in images]
+    proposals, first = rpn(ImageList(shown, shapes), features, targets)
     # levels of boxes from the canvas, as ours: by itself it infers them from the images' sizes
     for pool in (rois.box_roi_pool, rois.mask_roi_pool):
-        pool(features, [torch.zeros(1, 4, dtype=torch.float64)], [(SIDE, SIDE)])
+        pool(features, [torch.zeros(1, 4, dtype=torch.float64)], [canvas])
     _, second = rois(features, proposals, shapes, targets)
     return {**first, **second}
 
 
+@pytest.mark.parametrize("canvas", CANVASES)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
-def test_losses_are_torchvisions(ours, seed, monkeypatch):
+def test_losses_are_torchvisions(canvas, seed, monkeypatch):
     """Five terms in float64, image by image, and gradients of all weights by their sum; masks at
     two points of a cell along each axis."""
 
@@ -194,10 +204,11 @@ def test_losses_are_torchvisions(ours, seed, monkeypatch):
         return roi_align(masks[:, None].to(boxes), rois, (cells, cells), 1.0, 2)[:, 0]
 
     monkeypatch.setattr(roi_heads, "project_masks_on_boxes", projected)
-    output, objects = some_output(seed), some_objects(seed)
-    keys = ours.draws("detection", seed, 5, (8, 8 + len(SIZES)))
-    found = ours.losses(output, targets_of(objects), keys)
-    each = [their_losses(ours, output, objects, keys[0], [i]) for i in range(len(SIZES))]
+    ours, sizes = built(canvas), CANVASES[canvas]
+    output, objects = some_output(seed, canvas), some_objects(seed, sizes)
+    keys = ours.draws("detection", seed, 5, (8, 8 + len(sizes)))
+    found = ours.losses(output, targets_of(objects, sizes), keys)
+    each = [their_losses(ours, output, objects, keys[0], [i], canvas) for i in range(len(sizes))]
     for name, loss in found.items():
         wanted = torch.stack([losses[name] for losses in each]).mean()
         wanted, loss = float(wanted.detach()), float(loss.detach())
@@ -209,7 +220,8 @@ def test_losses_are_torchvisions(ours, seed, monkeypatch):
     total = torch.stack([loss for losses in each for loss in losses.values()]).sum() / len(SIZES)
     for a, b in zip(own, torch.autograd.grad(total, weights), strict=True):
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-8)
-    other = ours.losses(output, targets_of(objects), ours.draws("detection", seed, 6, (8, 11)))
+    drawn = ours.draws("detection", seed, 6, (8, 11))
+    other = ours.losses(output, targets_of(objects, sizes), drawn)
     assert not torch.equal(other["loss_classifier"], found["loss_classifier"])
 
 
@@ -238,19 +250,21 @@ def test_losses_of_images_are_averaged(ours):
     assert all(g is not None and bool(g.isfinite().all()) for g in gradients)
 
 
-def test_predictions_are_torchvisions(ours):
-    output = some_output(3)
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_predictions_are_torchvisions(canvas):
+    ours, output = built(canvas), some_output(3, canvas)
     with torch.no_grad():
-        found = ours.answer(output, (SIDE, SIDE))
+        if canvas == TURNED:  # nothing is kept of a batch that lies
+            ours.answer(some_output(4, canvas[::-1]), canvas[::-1])
+        found = ours.answer(output, canvas)
         rpn, rois = libraries(ours, torch.zeros(3, 2), some_objects(0), [0, 1, 2])
         rpn.eval()
         rois.eval()
         levels = ours.head.pyramid([output.blocks[b] for b in ours.wanted])
         features = OrderedDict(zip(("0", "1", "2", "3", "pool"), levels, strict=True))
-        shapes = [(SIDE, SIDE)] * 3
-        proposals, _ = rpn(
-            ImageList(torch.zeros(3, 3, SIDE, SIDE, dtype=torch.float64), shapes), features
-        )
+        shapes = [canvas] * 3
+        shown = torch.zeros(3, 3, *canvas, dtype=torch.float64)
+        proposals, _ = rpn(ImageList(shown, shapes), features)
         wanted, _ = rois(features, proposals, shapes)
     assert {name: tuple(x.shape) for name, x in found.items()} == {
         "boxes": (3, 100, 4),

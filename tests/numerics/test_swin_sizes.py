@@ -76,10 +76,11 @@ def test_padded_before_it_is_shifted_maps_are_those_of_transformers(size: tuple[
     lacking = theirs.load_state_dict(weights, strict=False)
     own_norms = ("swin.layernorm.", "hidden_states_norms.")
     assert all(name.startswith(own_norms) for name in lacking.missing_keys)
-    images = torch.randn(1, 3, *size)
-    for own, of in zip(ours.maps(images), theirs(images).feature_maps, strict=True):
-        normed = torch.nn.functional.layer_norm(own.movedim(1, 3), own.shape[1:2]).movedim(3, 1)
-        assert_close(normed, of)
+    for given in {size, size[::-1]}:  # turned, too
+        images = torch.randn(1, 3, *given)
+        for own, of in zip(ours.maps(images), theirs(images).feature_maps, strict=True):
+            normed = torch.nn.functional.layer_norm(own.movedim(1, 3), own.shape[1:2])
+            assert_close(normed.movedim(3, 1), of)
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """The order of images: what an epoch holds, and how far copies of an image stand apart."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from each import each_of
@@ -108,3 +110,75 @@ def test_batches_may_be_asked_for_in_any_order() -> None:
         assert epoch == wanted[number][0]
         assert np.array_equal(slots, wanted[number][1])
         assert np.array_equal(ids, wanted[number][2])
+
+
+def of_kinds(standing: int, batch_size: int, repeats: int = 1, seed: int = 0) -> Sampler:
+    """Of 100 images, of which so many stand, wherever they are listed."""
+    kinds = np.random.default_rng(standing).permutation(100) < standing
+    return Sampler(100, repeats, batch_size, seed, kinds)
+
+
+@each_of("standing", [0, 1, 5, 16, 26, 50, 99, 100])
+@each_of("batch_size", [1, 8, 16, 30, 64, 100])
+@each_of("repeats", [1, 3])
+def test_a_batch_is_of_one_kind_and_each_slot_is_used_once(
+    repeats: int, batch_size: int, standing: int
+) -> None:
+    """An epoch is as long as without kinds; one batch at most is filled, by images of its kind."""
+    sampler = of_kinds(standing, batch_size, repeats)
+    assert sampler.standing is not None
+    for epoch in range(4):
+        slots, ids = epoch_of(sampler, epoch)
+        assert len(slots) == 100 // batch_size * batch_size == len(set(slots))
+        starts = range(0, len(slots), batch_size)
+        assert sum(max(slots[i : i + batch_size]) >= 100 for i in starts) <= 1
+        assert all(len(set(sampler.standing[ids[i : i + batch_size]])) == 1 for i in starts)
+        order = sampler._order  # pyright: ignore[reportPrivateUsage]
+        own = [id for slot, id in zip(slots, ids, strict=True) if slot < 100]
+        assert own == [order[slot // repeats] for slot in slots if slot < 100]
+        assert max(Counter(own).values()) <= repeats
+        again = [id for slot, id in zip(slots, ids, strict=True) if slot >= 100]
+        for kind in set(sampler.standing[again]) if repeats == 1 else ():
+            # nothing is filled before all have been seen
+            seen = {id for id in ids if sampler.standing[id] == kind}
+            assert seen == set(np.flatnonzero(sampler.standing == kind))
+
+
+def test_images_of_each_kind_are_seen_equally_often_however_few_they_are() -> None:
+    epochs = 300
+    for standing, batch_size in ((1, 16), (26, 30)):
+        sampler, seen = of_kinds(standing, batch_size), np.zeros(100)
+        for epoch in range(epochs):
+            np.add.at(seen, epoch_of(sampler, epoch)[1], 1)
+        assert sampler.standing is not None and seen.min() > 0
+        often = [seen[sampler.standing == kind].mean() / epochs for kind in (False, True)]
+        assert often == pytest.approx([100 // batch_size * batch_size / 100] * 2, rel=0.25)
+
+
+def test_all_of_one_kind_come_as_without_kinds() -> None:
+    plain = Sampler(100, 3, 24, 0)
+    for standing in (0, 100):
+        of_one = of_kinds(standing, 24, 3)
+        assert [epoch_of(of_one, epoch) for epoch in (0, 1, 2)] == [
+            epoch_of(plain, epoch) for epoch in (0, 1, 2)
+        ]
+
+
+def test_batches_of_kinds_may_be_asked_for_in_any_order() -> None:
+    sampler, straight = of_kinds(26, 16), of_kinds(26, 16)
+    wanted = [straight.batch(number) for number in range(18)]
+    for number in (13, 0, 17, 6, 1, 12, 5):
+        for found, own in zip(sampler.batch(number), wanted[number], strict=True):
+            assert np.array_equal(found, own)
+
+
+def test_what_a_batch_is_filled_with_is_varied_anew() -> None:
+    sampler = of_kinds(10, 16)
+    for epoch in range(20):
+        slots, ids = epoch_of(sampler, epoch)
+        twice = [slot for slot in slots if slot >= 100]
+        if len(twice) == 6:
+            first = [ids[slots.index(slot - 100)] for slot in twice]
+            assert first == [ids[slots.index(slot)] for slot in twice]
+            return
+    raise AssertionError("no batch was filled")

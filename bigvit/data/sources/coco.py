@@ -68,6 +68,12 @@ class CocoSource(FileSource):
         height, width = self.arrays["sizes"][self._images[index]].tolist()
         return height, width
 
+    @property
+    def standing(self) -> NDArray[np.bool_]:
+        """Which images are higher than wide (images,)."""
+        height, width = self.arrays["sizes"][self._images].T
+        return height > width
+
     def number(self, index: int) -> int:
         """An image's own number in the list."""
         return int(self.arrays["numbers"][self._images[index]])

@@ -16,6 +16,7 @@ class Description(ABC):
 
     has_attention = True  # that can be trained while the rest is frozen
     described = True  # that `ops` says what is computed
+    turns = False  # that it takes images of its size turned, too, with the same weights
     width = "embed_dim"  # the field that makes it larger
 
     @property

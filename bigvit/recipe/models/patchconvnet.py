@@ -45,6 +45,7 @@ class PatchConvNet(Description):
     num_classes: bounds.Classes[int]  # classes of the head
 
     has_attention = False  # but in the pooling
+    turns = True
 
     @property
     def branches(self) -> int:

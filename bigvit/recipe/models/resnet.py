@@ -26,6 +26,7 @@ class ResNet(Staged):
     num_classes: bounds.Classes[int]  # classes of the head
 
     has_attention = False
+    turns = True
 
     @property
     def drop_path(self) -> StochasticDepth:

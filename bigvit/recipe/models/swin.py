@@ -129,6 +129,8 @@ class PaddedSwin(Swin):
     and a grid is padded to whole windows before it is shifted, so that none sees across an edge.
     Weights are the same at every size of images."""
 
+    turns = True
+
     def window(self, grid: Grid) -> Grid:
         return self.window_size, self.window_size
 
