@@ -60,7 +60,7 @@ BACKBONES: dict[str, Recipe] = {
         short, model=Swin(1, 12, (1, 1), (1, 2), 4, 2.0, AveragePooling(), GROUPS, 1, 10)
     ),
     "t2t": replace(short, model=T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10)),
-    "resnet": replace(short, model=ResNet((1, 1), AveragePooling(), None, 1, 10)),
+    "resnet": replace(short, model=ResNet((1, 1), AveragePooling(), None, False, 1, 10)),
 }
 
 

@@ -92,14 +92,14 @@ MODELS: dict[str, Model] = {
     "padded swin": PaddedSwin(4, 24, (2, 2), (3, 6), 5, 4.0, AveragePooling(), NONE, 3, 10),
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
     "cvt": CvT((16, 32), (1, 2), (1, 2), 4.0, NONE, 3, 10),
-    "resnet": ResNet((2, 2, 1), AveragePooling(), None, 3, 10),
-    "resnet, mlp": ResNet((2, 2, 1), AveragePooling(), 512, 3, 10),
+    "resnet": ResNet((2, 2, 1), AveragePooling(), None, False, 3, 10),
+    "resnet, mlp": ResNet((2, 2, 1), AveragePooling(), 512, False, 3, 10),
     "patchconvnet": PatchConvNet(16, "convolutions", 48, 3, "layer", 0.1, ONE, NONE, 3, 10),
     "queries": PatchConvNet(16, "convolutions", 48, 3, "layer", 0.1, EACH, NONE, 3, 10),
     "batch norm": PatchConvNet(16, "linear", 48, 3, "batch", 0.1, MEAN, NONE, 3, 10),
     "attending vit": ViT(16, 48, 3, 4, 4.0, 1e-4, ONE, False, NONE, 3, 10),
     "attending swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, EACH, NONE, 3, 10),
-    "attending resnet": ResNet((2, 2, 1), ONE, None, 3, 10),
+    "attending resnet": ResNet((2, 2, 1), ONE, None, False, 3, 10),
     "attending resmlp": ResMLP(16, 48, 3, 4.0, "affine", "linear", 0.1, True, ONE, NONE, 3, 10),
 }
 DRLOC = DRLoc(1.0, None, "classes", "grid", 0.001, "all", False, 16, 4, "mean", 32, 2)
