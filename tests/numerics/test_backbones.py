@@ -55,7 +55,9 @@ SIZES: dict[str, tuple[Model, float, float, float]] = {
     "cvt_13": (CvT((64, 192, 384), (1, 2, 10), (1, 3, 6), 4.0, NONE, 3, 1000), 19.5, 20.5, 4.5),
     "resnet_50": (ResNet((3, 4, 6, 3), AveragePooling(), None, False, 3, 1000), 25, 26, 4.1),
     # 2048 hidden numbers: 4.2 million of weights more than timm's 25.6
-    "resnet_50, mlp": (ResNet((3, 4, 6, 3), AveragePooling(), 2048, False, 3, 1000), 29.7, 29.8, 4.1),
+    "resnet_50, mlp": (
+        *(ResNet((3, 4, 6, 3), AveragePooling(), 2048, False, 3, 1000), 29.7, 29.8, 4.1),
+    ),
     "vit_b16": (
         vit("b16", layer_scale=1e-4, drop_path=NONE, num_classes=1000, in_chans=3),
         86,

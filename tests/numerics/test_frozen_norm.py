@@ -147,7 +147,8 @@ def test_a_head_that_is_trained_gathers_on_a_trunk_that_does_not():
 
 
 def test_a_stem_that_is_frozen_stands_still_where_attention_alone_is_trained():
-    model = LVViT(16, 24, 2, 3, 2.0, 2, 8, 2.0, False, LinearStochasticDepth(0.0, 4), 3, 10)
+    drop = LinearStochasticDepth(0.0, 4)
+    model = LVViT((7, 8), (2, 8), 8, 24, 2, 3, 2.0, 2.0, False, drop, 3, 10)
     task = built(of(model, "attention"))
     before = statistics(task)
     assert task.gathered() == {} and before

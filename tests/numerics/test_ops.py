@@ -228,6 +228,18 @@ def test_backward_keeps_less_where_weights_are_frozen(name: str):
     assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03)
 
 
+@pytest.mark.parametrize("name", ["swin", "cvt", "resnet", "resnet, frozen"])
+def test_backward_keeps_nothing_of_a_frozen_beginning(name: str):
+    whole = of(name.partition(",")[0], NONE, "bf16")
+    if name == "resnet, frozen":
+        model: Any = replace(whole.model, frozen_statistics=True)  # type: ignore[call-arg]
+        whole = replace(whole, model=model, starts_from="a test")
+    recipe = replace(whole, trainable="later_stages")
+    assert kept_bytes(recipe, BATCH) < 0.75 * kept_bytes(whole, BATCH)
+    assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03)
+    assert predicted_over_found(whole, 0.5, BATCH) == pytest.approx(1, abs=0.03)
+
+
 @every
 def test_a_step_multiplies_what_is_said(name: str):
     recipe, recomputed = of(name, SKIP), 0.5
