@@ -173,7 +173,7 @@ def test_an_unknown_or_ill_typed_option_is_refused_by_name(
         ("regnety_16gf_in1k_224", "--trainable later_stages", "--trainable all"),
         ("resnet50_infograph_300e", "--model.frozen-statistics", "False from scratch"),
         ("grafit_r50_in1k_224", "--trainable later_stages", "goes by each batch"),
-        ("grafit_r50_in1k_224", "--trainable head", "no objective"),
+        ("dino_vit_s16_in1k_224_100", "--trainable head", "no objective"),
         ("deit3_h14_in1k_126", "--gradient-precision fp16", "it must be fp32, or bf16"),
         ("digits_vit", "--gradient-precision bf16", "it must be fp32"),
     ],
