@@ -133,7 +133,6 @@ mask_rcnn_swin_t = mask_rcnn_3x(
 )
 
 
-
 def of_resnet(layers: int, depths: tuple[int, ...]) -> Recipe:
     """ResNet by mmdetection's procedure."""
     model = ResNet(

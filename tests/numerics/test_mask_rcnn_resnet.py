@@ -18,7 +18,7 @@ from bigvit.objectives import detection
 from bigvit.recipes.detection import HEAD, mask_rcnn_resnet50
 from bigvit.task import Task
 
-CANVAS = (128, 96)
+CANVAS: tuple[int, int] = (128, 96)
 SIZES = [(128, 96), (80, 64)]  # the second has no object
 HEADS = replace(
     HEAD,
@@ -186,7 +186,7 @@ def test_predictions_are_torchvisions(ours: Task, theirs: Any, images: Tensor):
         images = images[1:2]
         found = ours.predictions(images)
         levels = theirs.backbone(images)
-        shapes = [CANVAS]
+        shapes: list[tuple[int, int]] = [CANVAS]
         proposals, _ = theirs.rpn(ImageList(images, shapes), levels)
         wanted, _ = theirs.roi_heads(OrderedDict(levels), proposals, shapes)
     for i, each in enumerate(wanted):
