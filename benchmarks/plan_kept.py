@@ -187,7 +187,7 @@ def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSi
         ),
         "T2T-ViT": (T2TViT(64, 256, depth, 4, 3.0, drop, 3, CLASSES), side),
         "CvT": (CvT((64, 128, 192), (1, 2, depth - 3), (1, 2, 3), 4.0, drop, 3, CLASSES), oblong),
-        "ResNet": (ResNet((2, 2, 2, 2), AveragePooling(), None, 3, CLASSES), side),
+        "ResNet": (ResNet((2, 2, 2, 2), AveragePooling(), None, False, 3, CLASSES), side),
         "PatchConvNet": (
             PatchConvNet(16, "convolutions", 192, depth, "layer", 1e-4, pooled, drop, 3, CLASSES),
             oblong,

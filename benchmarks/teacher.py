@@ -44,7 +44,7 @@ def pair(small: bool) -> Recipe:
     if not small:
         model = replace(model, embed_dim=192, depth=12, num_heads=3)
     depths = (1, 1) if small else (2, 2, 2, 2)
-    teacher = ResNet(depths, AveragePooling(), None, 3, model.num_classes)
+    teacher = ResNet(depths, AveragePooling(), None, False, 3, model.num_classes)
     return replace(
         photos_vit_64,
         model=model,

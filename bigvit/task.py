@@ -9,6 +9,7 @@ from bigvit import models, objectives
 from bigvit.data.batch import Draws
 from bigvit.data.prepare import Inputs
 from bigvit.models.follower import FOLLOWER, TRUNK, Follower, pooled_of
+from bigvit.models.statistics import freeze, gathered
 from bigvit.objectives import Objective
 from bigvit.recipe import Recipe, Teacher
 
@@ -30,6 +31,7 @@ class Task(nn.Module):
         for name, parameter in self.model.named_parameters():
             if not recipe.trains(name):
                 parameter.requires_grad_(False)
+        freeze(self.model, recipe.gathers)
         built = [objectives.build(each, recipe) for each in recipe.objectives]
         self.names = _distinct([each.name for each in built])
         self.objectives = dict(zip(self.names, built, strict=True))
@@ -74,9 +76,13 @@ class Task(nn.Module):
         return self.objectives[owner].begin(own, value, generator)
 
     def statistics(self) -> dict[str, Tensor]:
-        """Buffers that training changes: what batches were like. Others follow from the recipe."""
+        """Buffers that say what batches were like. Others follow from the recipe."""
         kept = {name for name in self.state_dict() if not name.startswith(FOLLOWER)}
         return {name: buffer for name, buffer in self.named_buffers() if name in kept}
+
+    def gathered(self) -> dict[str, Tensor]:
+        """Those of them that training changes."""
+        return gathered(self, self.statistics())
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """All but a follower's, which are an average of these."""

@@ -1,6 +1,6 @@
-"""Mask R-CNN on COCO, 3x schedule (thesis section 5.3.3, table 5.6): PatchConvNet, and Swin-T that
-it is compared with. Weights to start from: `--init`, of the recipe that is named, or
-`--init timm:swin_tiny_patch4_window7_224.ms_in1k`.
+"""Mask R-CNN on COCO, 3x schedule (thesis section 5.3.3, table 5.6): PatchConvNet, and Swin-T and
+ResNet that it is compared with. Weights to start from: `--init`, of the recipe that is named, or
+`--init timm:swin_tiny_patch4_window7_224.ms_in1k`, `--init timm:resnet50.tv_in1k`.
 
 The thesis says the head, the schedule, and that PatchConvNet's last map alone is used. All else is
 the procedure of Swin's repository (SwinTransformer/Swin-Transformer-Object-Detection,
@@ -9,11 +9,23 @@ Mask R-CNN. Ours are: no crops (theirs: half the images, resized to 400, 500 or 
 before they are resized), one canvas for all that lie and one for all that stand (theirs: as large
 as a micro-batch needs), masks compared at two points of each cell along each axis, bf16 (theirs:
 fp16), uniform stochastic depth and its groups, and the norm of the neck.
+
+ResNet's is mmdetection's (open-mmlab/mmdetection, mask_rcnn_r50_fpn_mstrain-poly_3x_coco and
+mask_rcnn_r101_...), as in the tables that table 5.6 took its baselines from: SGD, float32, shorter
+sides of 640 to 800, torchvision's weights. Stem and first stage are frozen (`frozen_stages=1`), and
+so are the statistics of BatchNorm (`norm_eval=True`), whose weights are trained behind them
+(`requires_grad=True`; torchvision and detectron2 freeze these, too). The table's 44.2 and 63.2
+million parameters are what is trained so. Ours is that vectors are not decayed (theirs: they are).
+
+The 1x schedule is that of dense relative localization's supplement (arXiv:2106.03746, section 4.1,
+tables 10 and 11): Swin-T trained with that loss and without, tuned without; what is not said there
+is Swin's repository, ..._adamw_1x, whose stochastic depth is 0.1.
 """
 
 from dataclasses import replace
 
 from bigvit.recipe import (
+    SGD,
     AdamW,
     AveragePooling,
     Detection,
@@ -21,12 +33,15 @@ from bigvit.recipe import (
     Model,
     PaddedSwin,
     Recipe,
+    ResNet,
     Steps,
     StochasticDepth,
     patchconvnet,
 )
 
 TABLE_5_6 = "Mask R-CNN 3x, thesis section 5.3.3, table 5.6; arXiv:2103.14030, section 4.2"
+MMDETECTION = "Mask R-CNN 3x, thesis table 5.6; mmdetection, mask_rcnn_r{}_fpn_mstrain-poly_3x_coco"
+DRLOC = "Mask R-CNN 1x, arXiv:2106.03746, supplement, section 4.1, table {}"
 
 COCO = Detection(
     dataset="COCO 2017",
@@ -116,6 +131,48 @@ mask_rcnn_swin_t = mask_rcnn_3x(
     "swin_tiny_patch4_window7_224.ms_in1k, timm",
     normalised=True,
 )
+
+
+def of_resnet(layers: int, depths: tuple[int, ...]) -> Recipe:
+    """ResNet by mmdetection's procedure."""
+    model = ResNet(
+        depths=depths,
+        pooling=AveragePooling(),
+        head_hidden_dim=None,
+        frozen_statistics=True,
+        in_chans=3,
+        num_classes=COCO.classes,
+    )
+    recipe = mask_rcnn_3x(model, f"resnet{layers}.tv_in1k, timm", normalised=False)
+    return replace(
+        recipe,
+        source=MMDETECTION.format(layers),
+        data=replace(recipe.data, shortest=tuple(range(640, 801))),
+        optim=SGD(lr=0.02, momentum=0.9, nesterov=False, weight_decay=1e-4),
+        trainable="later_stages",
+        precision="fp32",
+    )
+
+
+mask_rcnn_resnet50 = of_resnet(50, (3, 4, 6, 3))
+mask_rcnn_resnet101 = of_resnet(101, (3, 4, 23, 3))
+
+
+def mask_rcnn_1x(table: int, starts_from: str) -> Recipe:
+    """12 epochs of Swin-T."""
+    return replace(
+        mask_rcnn_swin_t,
+        source=DRLOC.format(table),
+        model=replace(mask_rcnn_swin_t.model, drop_path=StochasticDepth(rate=0.1, group=1)),
+        schedule=replace(mask_rcnn_swin_t.schedule, epochs=12, steps=(8, 11)),
+        starts_from=starts_from,
+    )
+
+
+mask_rcnn_swin_t_1x = mask_rcnn_1x(10, "swin_t_in1k_300e")
+mask_rcnn_drloc_swin_t_1x = mask_rcnn_1x(10, "drloc_swin_t_in1k_300e")
+mask_rcnn_swin_t_in100_1x = mask_rcnn_1x(11, "swin_t_in100_300e")
+mask_rcnn_drloc_swin_t_in100_1x = mask_rcnn_1x(11, "drloc_swin_t_in100_300e")
 
 # scenes of four kinds of things, in minutes (benchmarks/scenes_detection.py)
 scenes_mask_rcnn = replace(

@@ -117,6 +117,7 @@ def model(name: str, num_classes: int) -> Model:
                 depths=(3, 4, 6, 3),
                 pooling=AveragePooling(),
                 head_hidden_dim=None,
+                frozen_statistics=False,
                 in_chans=3,
                 num_classes=num_classes,
             )

@@ -23,7 +23,12 @@ from bigvit.recipe import (
 )
 
 RESNET = ResNet(
-    depths=(1, 1), pooling=AveragePooling(), head_hidden_dim=None, in_chans=3, num_classes=10
+    depths=(1, 1),
+    pooling=AveragePooling(),
+    head_hidden_dim=None,
+    frozen_statistics=False,
+    in_chans=3,
+    num_classes=10,
 )
 MEAN, STD = (0.286, 0.286, 0.286), (0.353, 0.353, 0.353)
 

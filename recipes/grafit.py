@@ -119,6 +119,7 @@ def trained(method: str, data: Images, views: int) -> Recipe:
             depths=(3, 4, 6, 3),
             pooling=AveragePooling(),
             head_hidden_dim=None,
+            frozen_statistics=False,
             in_chans=3,
             num_classes=data.classes,
         ),

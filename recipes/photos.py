@@ -127,7 +127,12 @@ photos_resnet_64 = replace(
     photos_vit_64,
     source="bigvit: the teacher of photos_lv_vit_64_tokens, no paper",
     model=ResNet(
-        depths=(1, 1), pooling=AveragePooling(), head_hidden_dim=None, in_chans=3, num_classes=12
+        depths=(1, 1),
+        pooling=AveragePooling(),
+        head_hidden_dim=None,
+        frozen_statistics=False,
+        in_chans=3,
+        num_classes=12,
     ),
     objectives=(CrossEntropy(weight=1.0, smoothing=0.1, class_weights=None),),
     schedule=Cosine(epochs=8, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),

@@ -133,7 +133,12 @@ def patchconvnet(
 def resnet(pooling: AveragePooling | AttentionPooling, num_classes: int) -> ResNet:
     """Two bottleneck blocks."""
     return ResNet(
-        depths=(1, 1), pooling=pooling, head_hidden_dim=None, in_chans=3, num_classes=num_classes
+        depths=(1, 1),
+        pooling=pooling,
+        head_hidden_dim=None,
+        frozen_statistics=False,
+        in_chans=3,
+        num_classes=num_classes,
     )
 
 

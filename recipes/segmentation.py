@@ -196,6 +196,7 @@ ade20k_r50_512 = on_ade20k(
         depths=(3, 4, 6, 3),
         pooling=AveragePooling(),
         head_hidden_dim=None,
+        frozen_statistics=False,
         in_chans=3,
         num_classes=150,
     ),

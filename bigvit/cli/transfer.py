@@ -9,7 +9,7 @@ from bigvit.cli.table import print_table
 from bigvit.recipe.bounds import Bound
 
 Ranks = Annotated[int, Bound(1, 10**6)]
-TRAINED = ("all", "attention", "head")
+TRAINED = ("all", "later_stages", "attention", "head")
 
 
 def add(add: Add) -> None:
@@ -37,7 +37,8 @@ def add(add: Add) -> None:
         "that start from the run's recipe)"
     )
     command.add_argument("--recipes", metavar="PATTERN", help=text)
-    text = "what is trained: all, attention (with positions and head), or the head alone "
+    text = "what is trained: all, all but the stem and the first stage (later_stages), attention "
+    text += "(with positions and head), or the head alone "
     command.add_argument("--train", choices=TRAINED, help=f"{text}(default: as each recipe says)")
     text = "of the runs, called as their data sets, and of transfer.md and transfer.json "
     text += "(default: runs/transfer/ and the name of RUN)"

@@ -52,7 +52,7 @@ class FairscaleEngine:
         trained = {name for name, p in named.items() if p.requires_grad}
         groups = parameter_groups(named, trained, self.task, recipe)
         self.oss: Any = OSS(groups, optim=_Stepped, lr=0.0)
-        self.statistics = self.task.statistics()
+        self.statistics = self.task.gathered()
         if arrangement.whole_gradients:
             # reduces a gradient to every rank
             wrapped = DistributedDataParallel(self.task, broadcast_buffers=False, init_sync=False)

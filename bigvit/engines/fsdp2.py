@@ -86,7 +86,7 @@ class FSDP2Engine:
             lambda t: torch.empty_like(t, device=where) if t.is_meta else t.to(ranks.device)
         )
         self.modules = [m for m in self.task.modules() if isinstance(m, FSDPModule)]
-        self.statistics = self.task.statistics()
+        self.statistics = self.task.gathered()
         group = self.mesh.get_group(-1)  # who holds other pieces
         over = partial(total, group, ranks.device)
         exchange = Exchange(self.mesh.get_local_rank(-1), group, ranks.device)

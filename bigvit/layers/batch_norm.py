@@ -29,12 +29,14 @@ class BatchNorm(nn.BatchNorm2d):
 
     Its running mean and variance are float32 whatever the weights' type; engines average them over
     ranks, and checkpoints hold them. Batches are not counted: nothing uses that number. Where they
-    are None, nothing is kept, and each batch is normalised by its own (`models/follower.py`).
+    are None, nothing is kept, and each batch is normalised by its own (`models/follower.py`). Where
+    they are `frozen`, they are constants, and images do not depend on each other.
     """
 
     running_mean: Any
     running_var: Any
     narrow = True  # whether what comes out is in the weights' type
+    frozen = False  # whether training normalises by the running statistics, and leaves them
 
     def __init__(self, num_features: int, **options: Any) -> None:
         super().__init__(num_features, **options)
@@ -57,11 +59,11 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, input: Tensor) -> Tensor:
         """(B, C, h, w) or (B, C) -> the same shape, in the weights' type if it is `narrow`."""
         mean, var = self.running_mean, self.running_var
-        if _recomputing and mean is not None:
+        by_its_own = mean is None or self.training and not self.frozen
+        if _recomputing and by_its_own and mean is not None:
             mean, var = mean.clone(), var.clone()
         weight, bias = upcast(self.weight), upcast(self.bias)
         x, momentum = upcast(input), self.momentum or 0.0
-        by_its_own = self.training or mean is None
         x = F.batch_norm(x, mean, var, weight, bias, by_its_own, momentum, self.eps)
         return x.to(self.weight.dtype) if self.narrow else x
 

@@ -216,7 +216,9 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
         if op.kind in ("linear", "conv", "scale"):
             reads, gradients = own, own + moved
         else:
-            reads, gradients = own or moved, 2 * moved
+            # what is kept of a stream is what the first weights of its block read
+            read = own or op.kind == "stream" and recipe.trains(f"{op.module}.")
+            reads, gradients = read or moved, 2 * moved
         yield Step(op if reads else op._replace(kept=0, wide=0), gradients, own * op.parameters)
         moved = moved or own
     # logits, or their logarithms, and targets, of each objective that reads them

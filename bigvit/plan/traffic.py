@@ -124,9 +124,9 @@ class Sent:
             yield Collective(kind, what, size, times, ranks, overlaps, total, through, spread)
 
     def losses(self) -> Iterator[Collective]:
-        """Means over ranks of the losses, and of BatchNorm's statistics."""
+        """Means over ranks of the losses, and of BatchNorm's statistics where it gathers any."""
         yield from self.of("all-reduce", "losses", 4 * len(self.recipe.objectives), 1)
-        if statistics := self.weights.statistics:
+        if statistics := self.weights.gathered:
             yield from self.of("all-reduce", "statistics", 4 * statistics, 1)
 
     def kept(self, layout: Layout) -> Iterator[Collective]:

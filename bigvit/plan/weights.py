@@ -56,6 +56,7 @@ class Weights(NamedTuple):
 
     all: tuple[Weight, ...]
     statistics: int  # elements
+    gathered: int  # of these, that training changes
 
     @property
     def trained(self) -> tuple[Weight, ...]:
@@ -80,7 +81,13 @@ def weights_of(recipe: Recipe) -> Weights:
         for op in heads(each, recipe)
         if op.parameters
     )
-    return _weights(recipe.model, size, behind, recipe.trainable, recipe.classifies, qkv)
+    gathers = frozenset(
+        op.module
+        for op in recipe.model.ops(size)
+        if op.kind == "batch norm" and recipe.gathers(op.module)
+    )
+    own = recipe.trainable, recipe.classifies
+    return _weights(recipe.model, size, behind, *own, qkv, gathers)
 
 
 def _followed(objective: Objective, op: Op) -> bool:
@@ -118,26 +125,29 @@ def _weights(
     trainable: Trainable,
     classifies: bool,
     qkv: Literal["split", "whole"] | None,
+    gathers: frozenset[str],
 ) -> Weights:
     """Args:
     behind: of the objectives, and whether it is followed.
     qkv: what Muon does with these, None where the optimizer is another one.
+    gathers: which BatchNorms of the model gather statistics.
     """
     ops = (op for op in model.ops(size) if op.parameters)
     own: list[Weight] = []  # of the model itself: they stand before those of its modules
     found: list[Weight] = []
-    blocks = modules = statistics = 0
+    blocks = modules = statistics = frozen = 0
     for (block, times), alike in groupby(ops, lambda op: (op.block, op.times)):
         each = list(alike)
         for number in range(times):
             layer = blocks + 1 if block is not None or blocks else 0
             for op in each:
                 place = None if block is None else block + number
-                trained = trains(f"{op.module}.", trainable, classifies)
+                trained = trains(f"{op.module}.", trainable, classifies, model.beginning)
                 mine = own if op.kind == "embedding" and "." not in op.module else found
                 mine += _of(op, place, layer, modules, trained)
                 modules += 1
                 statistics += op.parameters * (op.kind == "batch norm")
+                frozen += op.parameters * (op.kind == "batch norm" and op.module not in gathers)
             blocks += block is not None
     if qkv is not None:
         own, found = ([_for_muon(w, blocks, qkv) for w in each] for each in (own, found))
@@ -147,7 +157,7 @@ def _weights(
         found += (w._replace(behind=True, followed=followed, held=held) for w in its)
         modules += 1
         statistics += op.parameters * (op.kind == "batch norm")
-    return Weights((*own, *found), statistics)
+    return Weights((*own, *found), statistics, statistics - frozen)
 
 
 def _for_muon(w: Weight, blocks: int, qkv: Literal["split", "whole"]) -> Weight:

@@ -100,6 +100,12 @@ def check_training(recipe: Recipe) -> None:
             f"trainable: attention is not allowed; {type(recipe.model).__name__} has none, and its "
             "head alone would be trained: --trainable all, or head"
         )
+    if recipe.trainable == "later_stages" and not recipe.model.beginning:
+        kind = type(recipe.model).__name__
+        raise ValueError(
+            f"trainable: later_stages is not allowed; {kind} has no stages, as "
+            "Swin, CvT and ResNet have: --trainable all"
+        )
     if recipe.trainable == "head" and isinstance(recipe.model, Timm):
         raise ValueError(
             "trainable: head is not allowed; which weights a model's head has timm alone knows: "

@@ -14,7 +14,7 @@ from bigvit.recipe.teacher import Teacher
 
 __all__ = ["Recipe"]
 
-Trainable = Literal["all", "attention", "head"]
+Trainable = Literal["all", "later_stages", "attention", "head"]
 ClipNorm = Annotated[float | None, Bound(1e-38, 1e30)]
 LayerDecay = Annotated[float, Bound(0.0, 1.0, above=True)]
 Ema = Annotated[float | None, Bound(0.0, 1.0, above=True, below=True)]
@@ -30,7 +30,8 @@ class Recipe:
     optim: Optimizer
     clip_norm: ClipNorm  # largest global gradient norm; None for no clipping
     schedule: Schedule
-    # attention: with positions and head; head: that alone, on a frozen trunk
+    # later_stages: all but the stem and the first stage; attention: with positions and head; head:
+    # that alone, on a frozen trunk
     trainable: Trainable
     layer_decay: LayerDecay  # learning rate of a layer over that of the next one; 1 for none
     starts_from: str | None  # recipe of the weights to start from; None: from scratch
@@ -95,7 +96,12 @@ class Recipe:
 
     def trains(self, name: str) -> bool:
         """Whether a parameter of the model is trained, or stays as it began, by its name."""
-        return trains(name, self.trainable, self.classifies)
+        return trains(name, self.trainable, self.classifies, self.model.beginning)
+
+    def gathers(self, module: str) -> bool:
+        """Whether a BatchNorm of the model gathers statistics in training, by its name. One whose
+        weights are frozen does not: it normalises by what it has."""
+        return self.trains(f"{module}.") and self.model.gathers(module)
 
     @property
     def evaluated(self) -> bool:
@@ -132,10 +138,12 @@ class Recipe:
         return groups
 
 
-def trains(name: str, trainable: Trainable, classifies: bool) -> bool:
+def trains(name: str, trainable: Trainable, classifies: bool, beginning: tuple[str, ...]) -> bool:
     """Whether a recipe with these values trains a parameter of its model, by its name."""
     attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
     read = classifies or not name.startswith(("head", "fc."))
     if trainable == "head":
         return read and name.startswith(("head", "aux_head", "fc."))
+    if trainable == "later_stages":
+        return read and not name.startswith(beginning)
     return read and (trainable == "all" or attention)

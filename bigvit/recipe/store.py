@@ -36,7 +36,11 @@ ADDED: dict[str, dict[str, Any]] = {
     },
     "ViT": {"dense_head": False, "pooling": {KIND: "ClassToken", "layer": 0}},
     "Swin": {"pooling": {KIND: "AveragePooling"}},
-    "ResNet": {"pooling": {KIND: "AveragePooling"}, "head_hidden_dim": None},
+    "ResNet": {
+        "pooling": {KIND: "AveragePooling"},
+        "head_hidden_dim": None,
+        "frozen_statistics": False,
+    },
     "CaiT": {"distillation": None, "dense_head": False},
     "Images": {
         "test_images": None,

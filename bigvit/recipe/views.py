@@ -95,6 +95,15 @@ def _check_follower(path: str, who: str, recipe: Recipe) -> None:
             f"{path}: {who} needs a network that follows, the weights' moving average, and ema is "
             "None; give its decay: --ema 0.99"
         )
+    if recipe.model.described and any(
+        op.kind == "batch norm" and not recipe.gathers(op.module)
+        for op in recipe.model.ops(recipe.data.image_size)
+        if not op.module.startswith("fc.")  # what follows is read before its head
+    ):
+        raise ValueError(
+            f"{path}: {who} needs a network that follows, whose BatchNorm goes by each batch, and "
+            "the model's stands still; let it gather: model.frozen_statistics False, trainable all"
+        )
 
 
 def _check_features(path: str, recipe: Recipe) -> None:

@@ -41,7 +41,7 @@ class Asked:
     roots: Sequence[str]  # as `parts_of` takes them
     recipes: str | None  # a pattern; None: those that start from the run's recipe
     folder: Path | None  # of the runs and the table; None: below runs/transfer
-    trainable: str | None  # all, attention or head; None: as each recipe says
+    trainable: str | None  # all, later_stages, attention or head; None: as each recipe says
     ranks: int | None  # of each training; None: as many as there are devices
     options: Sequence[str]  # of each training
 

@@ -8,11 +8,15 @@ from pathlib import Path
 import cocos
 import numpy as np
 import pytest
+import torch
 from dense_run import Say as Say
 from dense_run import evaluations
 from dense_run import say as say
 from PIL import Image
+from torchvision.models.resnet import Bottleneck, ResNet
 
+from bigvit.checkpoint.manifest import step_name
+from bigvit.checkpoint.model import read_checkpoint
 from bigvit.train import main as train
 
 OPTIONS = [
@@ -82,6 +86,46 @@ def test_what_does_not_fit_is_refused(
     options: tuple[str, ...], said: str, run: Path, say: Say
 ) -> None:
     assert said in say("evaluate", run, *options, code=2)
+
+
+RESNET = """
+from dataclasses import replace
+from bigvit.recipes.detection import mask_rcnn_resnet50 as of, scenes_mask_rcnn as base
+data = replace(base.data, classes=3, train_images=24, test_images=0)
+model = replace(of.model, depths=(1, 1, 1, 1), num_classes=3)
+(head,) = base.objectives
+mine = replace(
+    of, data=data, model=model, batch_size=12, objectives=(replace(head, normalised=False),),
+    schedule=replace(of.schedule, epochs=1, warmup_updates=1, steps=()),
+)
+"""
+
+
+def test_a_resnet_starts_from_torchvisions_and_stands_still_where_it_is_frozen(
+    root: Path, tmp_path: Path
+) -> None:
+    """Two updates from a file as torchvision's: all statistics, the stem and the first stage keep
+    their bits, and all else of the trunk is trained."""
+    recipe, given, run = tmp_path / "mine.py", tmp_path / "resnet.pth", tmp_path / "run"
+    recipe.write_text(RESNET)
+    theirs = ResNet(Bottleneck, [1, 1, 1, 1])
+    generator = torch.Generator().manual_seed(0)
+    state = theirs.state_dict()
+    for name, value in state.items():
+        if "running" in name:
+            low = 0.5 if name.endswith("var") else -0.1
+            value.uniform_(low, low + 0.2, generator=generator)
+    torch.save(state, given)
+    words = [str(recipe), "--engine", "single", "--workers", "0"]
+    words += ["--run-dir", str(run), "--data-root", str(root)]
+    assert train(words) == 2  # without what it starts from
+    assert train([*words, "--init", str(given)]) == 0
+    weights = read_checkpoint(run / "checkpoints" / step_name(2)).model
+    named = {n: v for n, v in state.items() if not n.startswith("fc.") and "tracked" not in n}
+    assert named.keys() <= weights.keys()
+    first = "conv1.", "bn1.", "layer1."
+    still = {n for n in named if "running" in n or n.startswith(first)}
+    assert {n for n, value in named.items() if torch.equal(weights[n], value)} == still
 
 
 def test_other_commands_say_what_to_do_instead(run: Path, root: Path, say: Say) -> None:

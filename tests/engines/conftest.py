@@ -105,7 +105,7 @@ def cait_ranks(warm, tmp_path_factory) -> Path:
 def drloc_ranks(warm, tmp_path_factory) -> Path:
     """Folder of the runs with dense relative localization on two ranks."""
     folder = tmp_path_factory.mktemp("drloc")
-    names = ("localization", "statistics", "statistics_bf16", "backbones")
+    names = ("localization", "statistics", "statistics_bf16", "backbones", "frozen_statistics")
     done = warm(2, RANKS, folder, *names, timeout=600)
     assert done.code == 0, done.output
     return folder

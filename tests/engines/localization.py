@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import tiny
-from launched import train
+from launched import Way, options, train
 
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import AveragePooling, CvT, DRLoc, Recipe, ResNet, StochasticDepth, Swin, T2TViT
@@ -60,8 +60,21 @@ BACKBONES: dict[str, Recipe] = {
         short, model=Swin(1, 12, (1, 1), (1, 2), 4, 2.0, AveragePooling(), GROUPS, 1, 10)
     ),
     "t2t": replace(short, model=T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10)),
-    "resnet": replace(short, model=ResNet((1, 1), AveragePooling(), None, 1, 10)),
+    "resnet": replace(short, model=ResNet((1, 1), AveragePooling(), None, False, 1, 10)),
 }
+
+# BatchNorm by what it has, behind a stem and a first stage that are frozen
+frozen = replace(
+    short,
+    model=ResNet((1, 1), AveragePooling(), None, True, 1, 10),
+    schedule=replace(short.schedule, warmup_epochs=0),
+    trainable="later_stages",
+    starts_from="a test",
+    batch_size=24,
+)
+FROZEN_WAYS: tuple[Way, ...] = (3, "fsdp2 full")
+FROZEN_TOO: tuple[Way, ...] = (0, 1, 2, "fairscale oss", "fairscale sdp", "fsdp2 grads")
+FROZEN_UPDATES, FROZEN_MICRO_BATCH = 4, 6
 
 
 def localization(ranks: Ranks, folder: Path) -> None:
@@ -110,4 +123,26 @@ def backbones(ranks: Ranks, folder: Path) -> None:
         _train(ranks, folder / name, recipe, 3, checkpoint_activations=1.0, stop_after=stop)
 
 
-SCENARIOS = (localization, statistics, other_halves, statistics_bf16, backbones)
+def frozen_statistics(ranks: Ranks, folder: Path) -> None:
+    """BatchNorm that stands still."""
+    for way in FROZEN_WAYS:
+        _frozen(ranks, folder, way)
+
+
+def frozen_statistics_too(ranks: Ranks, folder: Path) -> None:
+    """The other ways."""
+    for way in FROZEN_TOO:
+        _frozen(ranks, folder, way)
+
+
+def _frozen(ranks: Ranks, folder: Path, way: Way) -> None:
+    more = {"micro_batch": FROZEN_MICRO_BATCH, "stop_after": FROZEN_UPDATES, **options(way)}
+    recomputed = float(way == 3)
+    path = folder / f"frozen {way}"
+    train(ranks, path, frozen, checkpoint_activations=recomputed, **more)
+
+
+SCENARIOS = (
+    *(localization, statistics, other_halves, statistics_bf16, backbones),
+    *(frozen_statistics, frozen_statistics_too),
+)

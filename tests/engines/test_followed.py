@@ -190,7 +190,7 @@ def test_a_refused_update_leaves_nothing(how):
 
 
 def test_batch_norm_of_a_follower_goes_by_its_batch_and_keeps_nothing():
-    model = ResNet((1, 1), AveragePooling(), None, 3, 10)
+    model = ResNet((1, 1), AveragePooling(), None, False, 3, 10)
     follower = Follower(build(model, 32), {})
     torch.manual_seed(0)
     for p in follower.parameters():

@@ -22,6 +22,9 @@ from bigvit.task import Task
 
 RANKS = Path(__file__).with_name("ranks.py")
 UPDATES = {"drloc": tiny.SHORT, "cvt": localization.cvt.updates}
+# largest of five orders of summation, torch 2.14.1 on an x86-64 CPU, where BatchNorm stands still
+OF_FROZEN = 6.0e-8
+FIRST = "model.conv1.", "model.bn1."
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +87,55 @@ def test_other_backbones_and_their_heads_equal_single_at_stage_3(name, drloc_ran
     found = trained(drloc_ranks / name, tiny.SHORT)
     print(f"{name}: {distance(found, single) / YARDSTICK:.2f} yardsticks")
     assert distance(found, single) <= ALLOWED * YARDSTICK
+
+
+@pytest.fixture(scope="module")
+def of_frozen():
+    return single_of_frozen(localization.frozen)
+
+
+def single_of_frozen(recipe, order=None):
+    updates, micro_batch = localization.FROZEN_UPDATES, localization.FROZEN_MICRO_BATCH
+    return train_single(recipe, order, updates=updates, micro_batch=micro_batch)[0]
+
+
+def assert_frozen(run, of_frozen):
+    """Two ranks as one; statistics, stem and first stage have their bits."""
+    found = trained(run, localization.FROZEN_UPDATES)
+    task, statistics = Task(localization.frozen), dict(Task(localization.frozen).statistics())
+    assert len(statistics) == 18 and not task.gathered()
+    still = {n for n, p in task.named_parameters() if not p.requires_grad}
+    assert still == {n for n in of_frozen if ".layer1." in n or n.startswith(FIRST)}
+    for name in found:
+        changed = not torch.equal(found[name], task.initial_weight(name))
+        assert changed == (name not in still | statistics.keys()), name
+    apart = distance({name: found[name] for name in of_frozen}, of_frozen)
+    print(f"{run.name}: {apart:.1e}, {apart / OF_FROZEN:.2f} yardsticks")
+    assert apart <= ALLOWED * OF_FROZEN
+
+
+@pytest.mark.parametrize("way", localization.FROZEN_WAYS)
+def test_with_frozen_statistics_two_ranks_equal_one(way, drloc_ranks, of_frozen):
+    assert_frozen(drloc_ranks / f"frozen {way}", of_frozen)
+
+
+@pytest.mark.slow
+def test_with_frozen_statistics_the_other_ways_equal_one(drloc_ranks, of_frozen, warm):
+    done = warm(2, RANKS, drloc_ranks, "frozen_statistics_too", timeout=600)
+    assert done.code == 0, done.output
+    for way in localization.FROZEN_TOO:
+        assert_frozen(drloc_ranks / f"frozen {way}", of_frozen)
+
+
+@pytest.mark.slow
+def test_with_frozen_statistics_orders_lie_near_and_gathering_far(of_frozen):
+    recipe = localization.frozen
+    seen = [distance(single_of_frozen(recipe, order), of_frozen) for order in (0, 1, 2)]
+    gathering = replace(recipe, model=replace(recipe.model, frozen_statistics=False))
+    apart = distance(single_of_frozen(gathering), of_frozen)
+    print(seen, f"gathering: {apart / OF_FROZEN:.0f} yardsticks")
+    assert 0 < max(seen) <= 2 * OF_FROZEN
+    assert apart > 100 * OF_FROZEN
 
 
 @pytest.mark.parametrize("stage", localization.STAGES)

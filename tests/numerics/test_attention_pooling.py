@@ -50,7 +50,7 @@ MODELS: dict[str, Model] = {
     "patchconvnet": PatchConvNet(2, "convolutions", 24, 2, "layer", 0.1, ONE, NONE, 1, 10),
     "vit": ViT(2, 24, 2, 3, 2.0, 0.1, ONE, False, NONE, 1, 10),
     "swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, ONE, NONE, 1, 10),
-    "resnet": ResNet((1, 1), ONE, None, 1, 10),
+    "resnet": ResNet((1, 1), ONE, None, False, 1, 10),
     "resmlp": ResMLP(2, 24, 2, 2.0, "layer_norm", "linear", 0.1, False, ONE, NONE, 1, 10),
 }
 
@@ -113,7 +113,7 @@ def test_it_is_counted_lies_before_the_head_and_is_saved_by_one_name(name: str, 
 
 def test_a_resnet_50_grows_as_the_thesis_says():
     """4.6 instead of 4.1 GFLOPs (section 5.3.4)."""
-    own = ResNet((3, 4, 6, 3), AttentionPooling(1, "one", 3.0, 1e-4), None, 3, 1000)
+    own = ResNet((3, 4, 6, 3), AttentionPooling(1, "one", 3.0, 1e-4), None, False, 3, 1000)
     before = replace(own, pooling=AveragePooling())
     assert round(before.macs(224) / 1e9, 1) == 4.1
     assert own.macs(224) / 1e9 == pytest.approx(4.6, rel=0.02)

@@ -53,9 +53,11 @@ SIZES: dict[str, tuple[Model, float, float, float]] = {
     ),
     "t2t_vit_14": (T2TViT(64, 384, 14, 6, 3.0, NONE, 3, 1000), 21, 22, 4.8),
     "cvt_13": (CvT((64, 192, 384), (1, 2, 10), (1, 3, 6), 4.0, NONE, 3, 1000), 19.5, 20.5, 4.5),
-    "resnet_50": (ResNet((3, 4, 6, 3), AveragePooling(), None, 3, 1000), 25, 26, 4.1),
+    "resnet_50": (ResNet((3, 4, 6, 3), AveragePooling(), None, False, 3, 1000), 25, 26, 4.1),
     # 2048 hidden numbers: 4.2 million of weights more than timm's 25.6
-    "resnet_50, mlp": (ResNet((3, 4, 6, 3), AveragePooling(), 2048, 3, 1000), 29.7, 29.8, 4.1),
+    "resnet_50, mlp": (
+        *(ResNet((3, 4, 6, 3), AveragePooling(), 2048, False, 3, 1000), 29.7, 29.8, 4.1),
+    ),
     "vit_b16": (
         vit("b16", layer_scale=1e-4, drop_path=NONE, num_classes=1000, in_chans=3),
         86,
@@ -68,8 +70,8 @@ TINY: dict[str, Model] = {
     "swin": Swin(4, 16, (2, 2), (1, 2), 4, 2.0, AveragePooling(), GROUPS, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, GROUPS, 1, 10),
     "cvt": CvT((8, 12), (1, 2), (1, 2), 2.0, NONE, 1, 10),
-    "resnet": ResNet((1, 1), AveragePooling(), None, 1, 10),
-    "resnet, mlp": ResNet((1, 1), AveragePooling(), 24, 1, 10),
+    "resnet": ResNet((1, 1), AveragePooling(), None, False, 1, 10),
+    "resnet, mlp": ResNet((1, 1), AveragePooling(), 24, False, 1, 10),
 }
 SIZE = 32
 SCANS: Any = load_digits()
@@ -158,7 +160,7 @@ def test_swin_is_timms_with_the_same_weights():
 
 @pytest.mark.parametrize("training", [False, True])
 def test_resnet_is_timms_with_the_same_weights(training: bool):
-    ours = models.build(ResNet((1, 1, 1, 1), AveragePooling(), None, 3, 10), 64)
+    ours = models.build(ResNet((1, 1, 1, 1), AveragePooling(), None, False, 3, 10), 64)
     theirs = create_model("resnet50", layers=(1, 1, 1, 1), num_classes=10).train(training)
     randomised(ours)
     missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)

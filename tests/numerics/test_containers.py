@@ -51,7 +51,7 @@ CAIT = CaiT(
 )  # fmt: skip
 SWIN = Swin(4, 24, (1, 1, 2), (1, 2, 4), 4, 4.0, AveragePooling(), NO_DROP, 3, 10)
 T2T = T2TViT(32, 48, 2, 3, 3.0, NO_DROP, 3, 10)
-RESNET = ResNet((1, 1, 1, 1), AveragePooling(), None, 3, 10)
+RESNET = ResNet((1, 1, 1, 1), AveragePooling(), None, False, 3, 10)
 SIZE = 64
 
 

@@ -70,7 +70,7 @@ MODELS: dict[str, Model] = {
     "swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, AveragePooling(), NONE, 1, 10),
     "t2t": T2TViT(8, 12, 2, 2, 2.0, NONE, 1, 10),
     "cvt": CvT((12, 20), (1, 2), (1, 2), 2.0, NONE, 1, 10),
-    "resnet": ResNet((1, 1), AveragePooling(), None, 1, 10),
+    "resnet": ResNet((1, 1), AveragePooling(), None, False, 1, 10),
     "patchconvnet": PatchConvNet(2, "convolutions", 12, 2, "batch", 0.5, EACH, NONE, 1, 10),
     "attending swin": Swin(1, 12, (1, 2), (1, 2), 4, 2.0, ONE, NONE, 1, 10),
 }

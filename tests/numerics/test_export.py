@@ -95,7 +95,7 @@ OTHERS = {
     "swin": Swin(
         1, 8, (1, 2), (1, 2), 4, 2.0, AveragePooling(), StochasticDepth(rate=0.0, group=4), 1, 10
     ),
-    "resnet": ResNet((1, 1, 1, 1), AveragePooling(), None, 1, 10),
+    "resnet": ResNet((1, 1, 1, 1), AveragePooling(), None, False, 1, 10),
 }
 LOSS = DRLoc(0.5, None, "absolute", "grid", 0.001, "last", True, 8, 2, "mean", 16, 2)
 

@@ -54,7 +54,7 @@ MODELS: dict[str, tuple[Model, ImageSize]] = {
     "resmlp": (RESMLP, 32),
     "swin": (Swin(4, 24, (1, 2, 2), (1, 2, 4), 5, 2.0, MEAN, NONE, 3, 5), (64, 96)),
     "padded swin": (PaddedSwin(4, 24, (1, 2), (1, 2), 4, 2.0, MEAN, NONE, 3, 5), 32),
-    "resnet": (ResNet((1, 1, 1, 1), MEAN, None, 3, 5), (64, 96)),
+    "resnet": (ResNet((1, 1, 1, 1), MEAN, None, False, 3, 5), (64, 96)),
 }
 
 

@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[Model, tuple[str, ...]]] = {
         ("--fold",),
     ),
     "swin": (Swin(2, 8, (1, 2), (1, 2), 4, 2.0, POOLED, NO_DROP, 3, CLASSES), ()),
-    "resnet": (ResNet((1, 1, 1, 1), POOLED, None, 3, CLASSES), ()),
+    "resnet": (ResNet((1, 1, 1, 1), POOLED, None, False, 3, CLASSES), ()),
 }
 
 

@@ -30,7 +30,7 @@ OURS: dict[str, Model] = {
     "swin_tiny_patch4_window7_224": Swin(
         4, 96, (2, 2, 6, 2), (3, 6, 12, 24), 7, 4.0, AveragePooling(), NONE, 3, 10
     ),
-    "resnet50": ResNet((3, 4, 6, 3), AveragePooling(), None, 3, 10),
+    "resnet50": ResNet((3, 4, 6, 3), AveragePooling(), None, False, 3, 10),
     "deit3_base_patch16_224": vit(
         "b16", layer_scale=1e-4, drop_path=NONE, num_classes=10, in_chans=3
     ),

@@ -158,23 +158,33 @@ def libraries(ours, keys, objects, images) -> tuple[Any, Any]:
         *(0.5, 0.5, config.samples, 0.25, None, config.least_score, config.overlap, 100),
         *(MultiScaleRoIAlign(names, 14, 2), head.mask_head, head.mask_predictor),
     )
+    choosing(config, rpn, rois, keys, objects, images)
+    return rpn, rois
+
+
+def choosing(config, rpn, rois, keys, objects, images) -> None:
+    """Let them train what we do."""
     rpn.fg_bg_sampler = Chosen(
         keys[images][:, 0], config.anchor_samples, config.anchor_samples // 2
     )
     own = [(objects.of == image).nonzero()[:, 0] for image in images]
     room = config.proposals[0]
     rois.fg_bg_sampler = Chosen(keys[images][:, 1], config.samples, config.samples // 4, room, own)
-    return rpn, rois
 
 
 def their_losses(ours, output, objects, keys, images, canvas):
     rpn, rois = libraries(ours, keys, objects, images)
-    rpn.train()
-    rois.train()
     chosen = [TokenMap(output.blocks[b].tokens[images], output.blocks[b].grid) for b in ours.wanted]
     levels = ours.head.pyramid(chosen)
+    return losses_of(rpn, rois, levels, objects, images, CANVASES[canvas], canvas)
+
+
+def losses_of(rpn, rois, levels, objects, images, sizes, canvas=(SIDE, SIDE)):
+    """torchvision's, of a pyramid's levels on a canvas of this height and width."""
+    rpn.train()
+    rois.train()
     features = OrderedDict(zip(("0", "1", "2", "3", "pool"), levels, strict=True))
-    shown = torch.zeros(len(images), 3, *canvas, dtype=torch.float64)
+    blank = torch.zeros(len(images), 3, *canvas, dtype=torch.float64)
     masks = masks_of(objects, canvas)
     targets = [
         {
@@ -184,8 +194,8 @@ def their_losses(ours, output, objects, keys, images, canvas):
         }
         for i in images
     ]
-    shapes = [CANVASES[canvas][i] for i in images]
-    proposals, first = rpn(ImageList(shown, shapes), features, targets)
+    shapes = [sizes[i] for i in images]
+    proposals, first = rpn(ImageList(blank, shapes), features, targets)
     # levels of boxes from the canvas, as ours: by itself it infers them from the images' sizes
     for pool in (rois.box_roi_pool, rois.mask_roi_pool):
         pool(features, [torch.zeros(1, 4, dtype=torch.float64)], [canvas])

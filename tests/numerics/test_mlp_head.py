@@ -28,7 +28,7 @@ from bigvit.recipe.find import find_recipe
 from bigvit.recipe.store import filled, recipe_from_json, to_json
 from bigvit.task import Task
 
-MLP = ResNet((1, 1, 1, 1), AveragePooling(), 24, 1, 10)
+MLP = ResNet((1, 1, 1, 1), AveragePooling(), 24, False, 1, 10)
 FC = replace(MLP, head_hidden_dim=None)
 SCANS: Any = load_digits()
 NEW = {

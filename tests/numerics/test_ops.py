@@ -92,14 +92,14 @@ MODELS: dict[str, Model] = {
     "padded swin": PaddedSwin(4, 24, (2, 2), (3, 6), 5, 4.0, AveragePooling(), NONE, 3, 10),
     "t2t": T2TViT(16, 48, 3, 4, 3.0, NONE, 3, 10),
     "cvt": CvT((16, 32), (1, 2), (1, 2), 4.0, NONE, 3, 10),
-    "resnet": ResNet((2, 2, 1), AveragePooling(), None, 3, 10),
-    "resnet, mlp": ResNet((2, 2, 1), AveragePooling(), 512, 3, 10),
+    "resnet": ResNet((2, 2, 1), AveragePooling(), None, False, 3, 10),
+    "resnet, mlp": ResNet((2, 2, 1), AveragePooling(), 512, False, 3, 10),
     "patchconvnet": PatchConvNet(16, "convolutions", 48, 3, "layer", 0.1, ONE, NONE, 3, 10),
     "queries": PatchConvNet(16, "convolutions", 48, 3, "layer", 0.1, EACH, NONE, 3, 10),
     "batch norm": PatchConvNet(16, "linear", 48, 3, "batch", 0.1, MEAN, NONE, 3, 10),
     "attending vit": ViT(16, 48, 3, 4, 4.0, 1e-4, ONE, False, NONE, 3, 10),
     "attending swin": Swin(4, 24, (2, 2), (3, 6), 5, 4.0, EACH, NONE, 3, 10),
-    "attending resnet": ResNet((2, 2, 1), ONE, None, 3, 10),
+    "attending resnet": ResNet((2, 2, 1), ONE, None, False, 3, 10),
     "attending resmlp": ResMLP(16, 48, 3, 4.0, "affine", "linear", 0.1, True, ONE, NONE, 3, 10),
 }
 DRLOC = DRLoc(1.0, None, "classes", "grid", 0.001, "all", False, 16, 4, "mean", 32, 2)
@@ -226,6 +226,18 @@ def test_backward_keeps_less_where_weights_are_frozen(name: str):
     recipe = replace(whole, trainable="attention")
     assert kept_bytes(recipe, BATCH) < 0.9 * kept_bytes(whole, BATCH)
     assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["swin", "cvt", "resnet", "resnet, frozen"])
+def test_backward_keeps_nothing_of_a_frozen_beginning(name: str):
+    whole = of(name.partition(",")[0], NONE, "bf16")
+    if name == "resnet, frozen":
+        model: Any = replace(whole.model, frozen_statistics=True)  # type: ignore[call-arg]
+        whole = replace(whole, model=model, starts_from="a test")
+    recipe = replace(whole, trainable="later_stages")
+    assert kept_bytes(recipe, BATCH) < 0.75 * kept_bytes(whole, BATCH)
+    assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03)
+    assert predicted_over_found(whole, 0.5, BATCH) == pytest.approx(1, abs=0.03)
 
 
 @every

@@ -132,7 +132,8 @@ def test_in_bf16_its_answers_are_float32_and_near() -> None:
 
 
 def test_statistics_of_batches_are_those_it_was_trained_with() -> None:
-    mine = teaching(replace(SAME, model=ResNet((1, 1), AveragePooling(), None, 3, DATA.classes)))
+    model = ResNet((1, 1), AveragePooling(), None, False, 3, DATA.classes)
+    mine = teaching(replace(SAME, model=model))
     before = {name: b.clone() for name, b in mine.model.named_buffers()}
     one = mine(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1)))
     again = mine(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1)))

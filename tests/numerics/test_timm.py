@@ -142,7 +142,11 @@ def test_counts_are_ours() -> None:
             "swin_tiny_patch4_window7_224 depths=(2,2) num_heads=(3,6)",
             56,
         ),
-        (ResNet((1, 1, 1, 1), AveragePooling(), None, 3, 10), "resnet50 layers=(1,1,1,1)", 64),
+        (
+            ResNet((1, 1, 1, 1), AveragePooling(), None, False, 3, 10),
+            "resnet50 layers=(1,1,1,1)",
+            64,
+        ),
     ):
         found = counted(of(text), size)
         assert (found.parameters, found.macs) == (ours.parameters(size), ours.macs(size))

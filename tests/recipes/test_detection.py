@@ -5,13 +5,19 @@ from typing import Any
 import pytest
 
 from bigvit.plan.weights import heads, weights_of
-from bigvit.recipe import MaskRCNN, Steps
+from bigvit.recipe import SGD, MaskRCNN, Steps
 from bigvit.recipe.check import check_recipe, check_training
 from bigvit.recipe.find import all_recipes
 from bigvit.recipes import detection
 
 # table 5.6, millions of parameters: without the pooling by attention, which a classifier needs
-TABLE = {"swin_t": (47.8, 0.05), "patchconvnet_s60": (44.9, 0.6), "patchconvnet_s120": (67.4, 0.6)}
+TABLE = {
+    "swin_t": (47.8, 0.05),
+    "resnet50": (44.2, 0.05),  # without the frozen stem and first stage
+    "resnet101": (63.2, 0.05),
+    "patchconvnet_s60": (44.9, 0.6),
+    "patchconvnet_s120": (67.4, 0.6),
+}
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -62,6 +68,52 @@ def test_the_procedure_is_swins(name):
     )
     assert (head.proposal_overlap, head.overlap, head.least_score) == (0.7, 0.5, 0.05)
     assert not any(op.macs < 0 for op in heads(head, recipe))
+
+
+@pytest.mark.parametrize("layers", [50, 101])
+def test_resnets_procedure_is_mmdetections(layers):
+    """open-mmlab/mmdetection, configs/common/mstrain-poly_3x_coco_instance.py (three repeats of 12
+    epochs, steps after 9 and 11), and configs/_base_/models/mask_rcnn_r50_fpn.py."""
+    recipe = getattr(detection, f"mask_rcnn_resnet{layers}")
+    assert sum(recipe.model.depths) * 3 + 2 == layers and recipe.model.frozen_statistics
+    assert recipe.starts_from == f"resnet{layers}.tv_in1k, timm"
+    assert recipe.trainable == "later_stages" and recipe.batch_size == 16
+    assert recipe.optim == SGD(lr=0.02, momentum=0.9, nesterov=False, weight_decay=1e-4)
+    assert recipe.clip_norm is None and recipe.precision == "fp32" and recipe.epochs == 36
+    epoch = recipe.updates_per_epoch
+    rates = [recipe.lr(at) for at in (0, 500, 27 * epoch - 1, 27 * epoch, 33 * epoch)]
+    assert rates == pytest.approx([2e-5, 0.02, 0.02, 2e-3, 2e-4])
+    data = recipe.data
+    assert (min(data.shortest), max(data.shortest), len(data.shortest)) == (640, 800, 161)
+    assert (data.longest, data.test_shortest, data.flip) == (1333, 800, 0.5)
+    (head,) = recipe.objectives
+    assert not head.normalised and head.beta == 0 and head.aligned
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("swin_t_1x", "swin_t_in1k_300e"),
+        ("drloc_swin_t_1x", "drloc_swin_t_in1k_300e"),
+        ("swin_t_in100_1x", "swin_t_in100_300e"),
+        ("drloc_swin_t_in100_1x", "drloc_swin_t_in100_300e"),
+    ],
+)
+def test_the_1x_schedule_is_drlocs(name, before):
+    """arXiv:2106.03746, supplement, section 4.1; Swin's repository, ..._adamw_1x_coco.py."""
+    recipe, long = getattr(detection, f"mask_rcnn_{name}"), detection.mask_rcnn_swin_t
+    check_recipe(recipe)
+    check_training(recipe)
+    assert (recipe.optim.lr, recipe.optim.weight_decay, recipe.batch_size) == (1e-4, 0.05, 16)
+    epoch = recipe.updates_per_epoch
+    assert recipe.updates == 12 * epoch
+    rates = [recipe.lr(at) for at in (500, 8 * epoch - 1, 8 * epoch, 11 * epoch)]
+    assert rates == pytest.approx([1e-4, 1e-4, 1e-5, 1e-6])
+    assert recipe.model.drop_path.rate == 0.1
+    assert (recipe.data, recipe.objectives) == (long.data, long.objectives)
+    assert recipe.starts_from == before
+    pretrained: Any = all_recipes()[before].model
+    assert pretrained.depths == recipe.model.depths and pretrained.window_size == 7
 
 
 def test_weights_to_start_from_are_there():

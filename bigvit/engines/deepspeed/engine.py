@@ -80,7 +80,7 @@ class DeepSpeedEngine:
             losses.append(self._backward(inputs))
             self.engine.step()  # counts the micro-batch; the weights change at the last one only
         losses.append(self._backward(micro[-1]))
-        self.losses = mean_over_ranks(self.task, losses, self.inside.statistics, self.ranks)
+        self.losses = mean_over_ranks(self.task, losses, self.inside.gathered, self.ranks)
         if check is not None:
             try:
                 check(sum(map(float, self.losses.values())))

@@ -87,7 +87,7 @@ class Inside:
         self.norm: Tensor | float = 0.0
         self.scale = 1.0
         self.frozen: list[Any] = [p for p in own.values() if not p.requires_grad]
-        self.statistics = task.statistics()
+        self.statistics, self.gathered = task.statistics(), task.gathered()
         self._check()
         tell(self)
         for _, flat, _ in self.parts():

@@ -39,6 +39,7 @@ class CvT(StagedAttention):
     num_classes: bounds.Classes[int]  # classes of the head
 
     width = "embed_dims"
+    beginning = ("stage0.",)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ class Description(ABC):
     described = True  # that `ops` says what is computed
     turns = False  # that it takes images of its size turned, too, with the same weights
     width = "embed_dim"  # the field that makes it larger
+    beginning: tuple[str, ...] = ()  # how names of weights of stem and first stage begin
 
     @property
     @abstractmethod
@@ -64,6 +65,10 @@ class Description(ABC):
     def macs(self, image_size: ImageSize) -> int:
         """Multiply-accumulates of one image's forward pass (what papers call GFLOPs)."""
         return sum(op.times * op.macs for op in self.ops(image_size))
+
+    def gathers(self, module: str) -> bool:
+        """Whether a BatchNorm that is trained gathers statistics, by its name."""
+        return True
 
     def timm(self, image_size: ImageSize) -> dict[str, Any]:
         """What an export's config.json says of the model alone: timm's entry point, what that is

@@ -22,11 +22,15 @@ class ResNet(Staged):
     pooling: AveragePooling | AttentionPooling  # how the last cells become what is classified
     # None: the head is one linear layer; else two with BatchNorm and ReLU between (thesis 2.4.6)
     head_hidden_dim: bounds.Width[int | None]
+    # the trunk's BatchNorm normalises in training, too, by what was gathered before, and gathers
+    # nothing (mmdetection's norm_eval; detectron2's FrozenBN, which freezes its weights besides)
+    frozen_statistics: bool
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of the head
 
     has_attention = False
     turns = True
+    beginning = "conv1.", "bn1.", "layer1."
 
     @property
     def drop_path(self) -> StochasticDepth:
@@ -80,8 +84,14 @@ class ResNet(Staged):
         else:
             yield linear("fc", 1, below, self.num_classes)
 
+    def gathers(self, module: str) -> bool:
+        return not self.frozen_statistics or module.startswith("fc.")
+
     def check(self, image_size: ImageSize, starts_from: str | None) -> None:
         super().check(image_size, starts_from)
+        fine = starts_from is not None or not self.frozen_statistics
+        allowed = "False from scratch (starts_from), where nothing was gathered"
+        bounds.allow("model.frozen_statistics", self.frozen_statistics, fine, allowed)
         bounds.allow("model.depths", self.depths, self.depth >= 2, "two blocks or more in all")
         if isinstance(self.pooling, AttentionPooling):
             self.pooling.check(256 * 2 ** (len(self.depths) - 1))

@@ -42,6 +42,8 @@ class Swin(StagedAttention):
     in_chans: bounds.Channels[int]  # channels of an image
     num_classes: bounds.Classes[int]  # classes of the head
 
+    beginning = "patch_embed.", "layers.0."
+
     @property
     def widths(self) -> tuple[int, ...]:
         return tuple(self.embed_dim * 2**i for i in range(len(self.depths)))
