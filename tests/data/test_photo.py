@@ -223,7 +223,7 @@ def test_a_recipe_trains_on_smaller_images_and_is_tested_on_exact_ones():
     part = made.crop.part((640, 427), scaled=True)
     assert part.shrink > 1
     for each, wanted in ((scaled, part), (data, part._replace(shrink=1))):
-        found = loader._train_sample(source, each, [each], 0, False, None, FIRST)
+        found = loader._train_sample(source, each, [each], 0, False, None, None, FIRST)
         assert np.array_equal(found.image, by_pillow(content, wanted).transpose(2, 0, 1))
     one, other = (augment.test_image(Photo(content, ""), each) for each in (scaled, data))
     assert np.array_equal(one, other)

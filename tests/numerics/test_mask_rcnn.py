@@ -82,7 +82,7 @@ def randomised(head: nn.Module, seed: int) -> None:
             p.normal_(0, scale, generator=generator)
 
 
-def built(canvas: tuple[int, int]):
+def built(canvas: tuple[int, int]) -> Any:
     """As for images that lie."""
     data = replace(RECIPE.data, image_size=(min(canvas), max(canvas)))
     objective = objectives.build(CONFIG, replace(RECIPE, data=data)).double().eval()
