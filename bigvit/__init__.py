@@ -152,7 +152,8 @@ class TrainedModel(NamedTuple):
         map (B, D, h, w), not normalised.
 
         Args:
-            images: (B, C, H, W), normalised as the recipe's, of the model's size.
+            images: (B, C, H, W), normalised as the recipe's, of the model's size, or of that
+                turned where the model takes it.
             blocks: counted from 0; left out: the last of each stage; of a model without stages
                 four, evenly spread.
 
@@ -161,7 +162,8 @@ class TrainedModel(NamedTuple):
         """
         from bigvit.recipe import sides
 
-        if (size := sides(self.recipe.data.image_size)) != (given := tuple(images.shape[-2:])):
+        size, given = sides(self.recipe.data.image_size), tuple(images.shape[-2:])
+        if given != size and not (self.recipe.model.turns and given == size[::-1]):
             raise ValueError(
                 f"images of {given[0]} x {given[1]} pixels: the model is for {size[0]} x "
                 f"{size[1]}; load it for them: load_trained(..., image_size={given})"

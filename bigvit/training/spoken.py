@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bigvit.checkpoint.manifest import batch_of
 from bigvit.plan.choose import Choice
-from bigvit.recipe import Command, Layout
+from bigvit.recipe import Command, Detection, Layout
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.status import standing
 
@@ -36,6 +36,7 @@ def beginning(
     model, data = recipe.model, recipe.data
     size = data.image_size
     pixels = f"{size[0]} x {size[1]}" if isinstance(size, tuple) else str(size)
+    turned = ", turned for images that stand" if isinstance(data, Detection) and data.turns else ""
     kind = f"{type(model).__name__} {model.summary}"
     if model.described:
         flops = 2 * model.macs(size)
@@ -52,9 +53,9 @@ def beginning(
     where = f"{device}" + (f" on each of {hosts} hosts" if hosts > 1 else "")
     said = (
         f"{command.name}: {kind}; {type(data).__name__}: {train:,} training images of {classes:,} "
-        f"classes{tested}, {pixels} px. {cut} = batch {recipe.batch_size:,}; {recipe.updates:,} "
-        f"updates in {recipe.epochs:,} epochs; {recipe.precision}, {way}, {where}; "
-        f"{folder}, {start}."
+        f"classes{tested}, {pixels} px{turned}. {cut} = batch {recipe.batch_size:,}; "
+        f"{recipe.updates:,} updates in {recipe.epochs:,} epochs; "
+        f"{recipe.precision}, {way}, {where}; {folder}, {start}."
     )
     if planned is not None:
         took = planned.clock.update * recipe.updates

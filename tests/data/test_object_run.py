@@ -15,6 +15,7 @@ from dense_run import say as say
 from PIL import Image
 from torchvision.models.resnet import Bottleneck, ResNet
 
+import bigvit
 from bigvit.checkpoint.manifest import step_name
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.train import main as train
@@ -55,11 +56,21 @@ def test_each_evaluation_is_written_and_said(run: Path, say: Say) -> None:
         assert line["images"] == 10 and line["predicted_objects"] > 0
         assert all(0 <= line[name] <= 100 for name in ("box_ap", "mask_ap50", "ema_mask_ap"))
     said, last = run.with_name("said.txt").read_text(), found[-1]
+    assert "64 x 96 px, turned for images that stand. 1 rank x" in said
     assert f"box AP {last['box_ap']:.2f} (average {last['ema_box_ap']:.2f})  50" in said
     assert f"bigvit evaluate {run}@best --pictures FILE" in said
     told = json.loads(say("status", run, "--json"))[0]
     assert told["last"] == {name: last[name] for name in ("box_ap", "mask_ap")}
     assert told["best"]["metric"] == "mask_ap"
+
+
+def test_features_are_of_either_canvas(run: Path) -> None:
+    trained = bigvit.load_trained(run)
+    for size in ((64, 96), (96, 64)):
+        maps = trained.features(torch.zeros(1, 3, *size))
+        assert [(4 * x.shape[2], 4 * x.shape[3]) for x in maps[:1]] == [size]
+    with pytest.raises(ValueError, match="images of 96 x 96 pixels: the model is for 64 x 96"):
+        trained.features(torch.zeros(1, 3, 96, 96))
 
 
 def test_a_checkpoint_is_evaluated_as_its_run_did(run: Path, say: Say, tmp_path: Path) -> None:
