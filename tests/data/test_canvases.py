@@ -12,12 +12,13 @@ import torch
 from PIL import Image
 
 import bigvit
+from bigvit import models
 from bigvit.data.batch import Batch, Draws
 from bigvit.data.loader import test_batches as batches_of
 from bigvit.data.loader import train_batches
 from bigvit.data.sampler import Sampler
 from bigvit.data.tested import test_places as places_of
-from bigvit.recipe import Recipe, batch_layout
+from bigvit.recipe import Model, Recipe, batch_layout
 from bigvit.recipe.check import check_recipe
 from bigvit.recipe.find import all_recipes
 from bigvit.recipes import detection
@@ -189,3 +190,25 @@ def test_models_that_turn_are_taken_and_a_square_takes_all() -> None:
             model=replace(all_recipes()["deit3_s16_in1k_224"].model, num_classes=80),
         )
     )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["PaddedSwin", "PatchConvNet", "ResNet"])
+def test_a_model_that_turns_makes_of_turned_images_what_one_of_that_size_makes(name: str) -> None:
+    known = all_recipes()
+    small: dict[str, Model] = {
+        "PaddedSwin": replace(scenes_mask_rcnn.model, depths=(2, 2, 2, 2)),
+        "PatchConvNet": replace(known["patchconvnet_s60_in1k_224"].model, embed_dim=24, depth=2),
+        "ResNet": replace(known["mask_rcnn_resnet50"].model, depths=(1, 1, 1, 1)),
+    }
+    model = small[name]
+    assert type(model).__name__ == name and model.turns
+    lying, standing = (models.build(model, size) for size in ((64, 96), (96, 64)))
+    lying.init_weights(3)
+    standing.load_state_dict(lying.state_dict())
+    images, blocks = torch.randn(2, 3, 96, 64), lying.last_blocks()
+    found, wanted = (each.eval()(images, blocks=blocks) for each in (lying, standing))
+    assert torch.equal(found.logits, wanted.logits)
+    for block in blocks:
+        assert torch.equal(found.blocks[block].tokens, wanted.blocks[block].tokens)
+        assert found.blocks[block].grid == wanted.blocks[block].grid
