@@ -9,6 +9,7 @@ from bigvit.recipe.detection import MaskRCNN
 from bigvit.recipe.models import Model
 from bigvit.recipe.objective import Objective, OfFeatures, ReLabel, TokenLabeling
 from bigvit.recipe.optim import AdamW, Optimizer, Polynomial, Rates, Schedule, half_cosine
+from bigvit.recipe.read import Read, read_of
 from bigvit.recipe.segmentation import UperNet
 from bigvit.recipe.teacher import Teacher
 
@@ -79,7 +80,7 @@ class Recipe:
 
     @property
     def classifies(self) -> bool:
-        """Whether an objective trains the model's own head; else that is frozen, as it began."""
+        """Whether an objective trains the model's own head; else that stays as it began."""
         return not all(isinstance(each, OfFeatures) for each in self.objectives)
 
     @property
@@ -93,9 +94,18 @@ class Recipe:
         """Whether a head is trained that says something of an image."""
         return self.classifies or self.dense is not None
 
-    def trains(self, name: str) -> bool:
-        """Whether a parameter of the model is trained, or stays as it began, by its name."""
-        return trains(name, self.trainable, self.classifies)
+    @property
+    def read(self) -> Read:
+        """What of the model its objectives read."""
+        return read_of(self.model, self.objectives)
+
+    def trains(self, name: str, layer: int) -> bool:
+        """Whether a parameter of the model is trained, or stays as it began.
+
+        Args:
+            layer: its depth, as `Read.reads` counts.
+        """
+        return trains(name, self.trainable) and self.read.reads(name, layer)
 
     @property
     def evaluated(self) -> bool:
@@ -132,10 +142,9 @@ class Recipe:
         return groups
 
 
-def trains(name: str, trainable: Trainable, classifies: bool) -> bool:
-    """Whether a recipe with these values trains a parameter of its model, by its name."""
-    attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
-    read = classifies or not name.startswith(("head", "fc."))
+def trains(name: str, trainable: Trainable) -> bool:
+    """Whether `trainable` lets a parameter of the model be trained, by its name."""
     if trainable == "head":
-        return read and name.startswith(("head", "aux_head", "fc."))
-    return read and (trainable == "all" or attention)
+        return name.startswith(("head", "aux_head", "fc."))
+    attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
+    return trainable == "all" or attention

@@ -14,7 +14,7 @@ from torch import nn
 from bigvit.data.sources import Source, open_source
 from bigvit.layers.conv_norm import SyncBatchNorm
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import SGD, ClassToken, Polynomial, Recipe, StochasticDepth, UperNet, ViT
+from bigvit.recipe import SGD, AttentionPooling, Polynomial, Recipe, StochasticDepth, UperNet, ViT
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "data")]
 
@@ -45,7 +45,8 @@ recipe: Recipe = replace(
         num_heads=2,
         mlp_ratio=2.5,
         layer_scale=0.1,
-        pooling=ClassToken(layer=0),
+        # read by nothing, and so neither computed nor trained
+        pooling=AttentionPooling(heads=2, queries="one", mlp_ratio=2.0, layer_scale=0.1),
         dense_head=False,
         drop_path=StochasticDepth(rate=0.3, group=4),
         in_chans=3,
@@ -62,10 +63,10 @@ recipe: Recipe = replace(
 )
 BATCH: tuple[Way, ...] = (0, 2, 3, "fsdp2 full")  # with statistics
 MICRO_BATCH = 12  # two accumulation steps on two ranks
-# without accumulation, statistics are those of the whole batch
+# without accumulation, statistics are those of the whole batch; its last block is read by nothing
 whole_batch: Recipe = replace(
     recipe,
-    objectives=(replace(head, norm="batch", normalised=False),),
+    objectives=(replace(head, norm="batch", normalised=False, blocks=(0,) * 4),),
     batch_size=24,
 )
 
