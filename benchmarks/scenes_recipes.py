@@ -3,14 +3,12 @@ and the same with UperNet, from random weights or from that trunk."""
 
 from dataclasses import replace
 
-from bigvit.recipe import Cosine, Polynomial
+from bigvit.recipe import Cosine
 from bigvit.recipes.photos import photos_vit_64
 from bigvit.recipes.segmentation import scenes_swin_64
 
-CLASSES = 5  # of pixels: as `scenes.CLASSES`
 PHOTOGRAPHS = 8  # to train on: as `scenes.PHOTOGRAPHS`
 EACH = 60  # crops of each
-TRAIN = 480  # scenes
 
 trunk = replace(
     photos_vit_64,
@@ -25,16 +23,5 @@ trunk = replace(
     schedule=Cosine(epochs=10, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
 )
 
-random = replace(
-    scenes_swin_64,
-    model=replace(scenes_swin_64.model, num_classes=CLASSES),
-    data=replace(
-        scenes_swin_64.data,
-        dataset="shapes cut out of photographs",
-        classes=CLASSES,
-        train_images=TRAIN,
-    ),
-    schedule=Polynomial(updates=300, warmup_updates=20, warmup_ratio=1e-6, power=1.0, min_lr=0.0),
-)
-
+random = scenes_swin_64
 pretrained = replace(random, starts_from="trunk")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import scenes
-from benchmarks.scenes_recipes import EACH, TRAIN, random
+from benchmarks.scenes_recipes import EACH, random
 from bigvit.ranks.launched import free_port
 
 RANKS = 2
@@ -50,8 +50,8 @@ def main() -> None:
     root, crops = args.folder / "scenes", args.folder / "crops"
     if not (root / "objectInfo150.txt").is_file():
         scenes.write_crops(crops, EACH, 10)
-        scenes.write_ade20k(root, TRAIN, TEST)
-    often = args.updates // (TRAIN // random.batch_size)  # once, at its end
+        scenes.write_ade20k(root, random.data.train_images, TEST)
+    often = args.updates // random.updates_per_epoch  # once, at its end
     options = ("--schedule.updates", args.updates, "--evaluate-every", max(1, often))
     runs = args.folder / f"seed_{args.seed}"
     seed = ("--seed", args.seed)

@@ -1,5 +1,5 @@
 """UperNet (arXiv:1807.10221) on ADE20K, for the backbones of the thesis's tables 4.6, 5.3 and 6.12;
-and two small recipes of the same kind, for scenes of a few classes.
+and two small recipes of the same kind, for scenes of shapes.
 
 "We adopt the same schedule as in Swin: 160k iterations" (sections 5.3.3, 6.3.5.2): AdamW, betas,
 weight decay, warm-up, linear decay, batch and crops are Swin's (arXiv:2103.14030, appendix A.2.3;
@@ -259,7 +259,7 @@ ade20k_drloc_swin_t_in1k_300e_512 = of_swin(DRLOC.format(12), "t", "drloc_swin_t
 ade20k_swin_t_in100_300e_512 = of_swin(DRLOC.format(13), "t", "swin_t_in100_300e", 0.2)
 ade20k_drloc_swin_t_in100_300e_512 = of_swin(DRLOC.format(13), "t", "drloc_swin_t_in100_300e", 0.2)
 
-# Made small, for scenes that tests cut and paste: no paper.
+# Made small, for scenes of shapes cut out of photographs (benchmarks/scenes.py): no paper.
 scenes_vit_64 = Recipe(
     source="bigvit: UperNet on a small ViT, no paper",
     model=ViT(
@@ -273,13 +273,13 @@ scenes_vit_64 = Recipe(
         dense_head=False,
         drop_path=StochasticDepth(rate=0.05, group=4),
         in_chans=3,
-        num_classes=13,
+        num_classes=5,
     ),
     data=Segmentation(
-        dataset="scenes of twelve photographs",
+        dataset="shapes cut out of photographs",
         train_images=480,
         test_images=None,
-        classes=13,
+        classes=5,
         zero="class",
         image_size=64,
         longest=96,
@@ -324,12 +324,6 @@ scenes_vit_64 = Recipe(
     seed=0,
 )
 
-scenes_vit_64_pretrained = replace(
-    scenes_vit_64,
-    source="bigvit: UperNet on a small ViT that was trained before, no paper",
-    starts_from="photos_vit_64",
-)
-
 scenes_swin_64 = replace(
     scenes_vit_64,
     source="bigvit: UperNet on a small Swin, no paper",
@@ -343,7 +337,7 @@ scenes_swin_64 = replace(
         pooling=AveragePooling(),
         drop_path=StochasticDepth(rate=0.05, group=4),
         in_chans=3,
-        num_classes=13,
+        num_classes=5,
     ),
     objectives=(replace(scenes_vit_64.objectives[0], blocks=(0, 1, 3)),),
 )

@@ -27,20 +27,20 @@ from bigvit.recipes.segmentation import scenes_vit_64
 from bigvit.task import Task
 
 
-def segmenting(name: str, upto: str = "all", *more: Any) -> Recipe:
+def segmenting(name: str, upto: str = "all", *more: Any, channels: int = 16) -> Recipe:
     """A recipe of UperNet on the last block of one stride, or on each stage's last one.
 
     Args:
         upto: first: on those of the first block, or of the first two stages.
     """
-    model: Any = replace(MODELS[name], num_classes=13)
+    model: Any = replace(MODELS[name], num_classes=5)
     ends = [end - 1 for end in accumulate(getattr(model, "depths", (model.depth,)))]
     blocks = tuple(ends * 4)[:4] if len(ends) == 1 else tuple(ends)
     if upto == "first":
         blocks = (0,) * 4 if len(ends) == 1 else tuple(ends[:2])
     head: Any = scenes_vit_64.objectives[0]
-    head = replace(head, norm="batch", blocks=blocks, dropout=0.0, channels=16)
-    data = replace(scenes_vit_64.data, classes=13, image_size=SIZE, stride=48)
+    head = replace(head, norm="batch", blocks=blocks, dropout=0.0, channels=channels)
+    data = replace(scenes_vit_64.data, image_size=SIZE, stride=48)
     recipe = replace(scenes_vit_64, model=model, data=data, objectives=(head, *more))
     check_recipe(recipe if name != "fixed" else replace(recipe, starts_from="any"))
     return recipe
@@ -133,5 +133,5 @@ def test_a_plan_keeps_and_counts_what_is_read() -> None:
     for name in ("cait", "patchconvnet", "attending swin", "class-mlp"):
         assert name in pooled
         for upto in ("all", "first"):
-            recipe = segmenting(name, upto)
+            recipe = segmenting(name, upto, channels=96)
             assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03), name
