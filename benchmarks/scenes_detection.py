@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.scenes import CLASSES, Split, make, write_crops
-from benchmarks.scenes_recipes import EACH, TRAIN, boxes, trunk_of_boxes
+from benchmarks.scenes_recipes import EACH, boxes, trunk_of_boxes
 from benchmarks.scenes_runs import train
 
 TEST = 64
@@ -69,7 +69,7 @@ def main() -> None:
     root, crops = args.folder / "coco", args.folder / "crops"
     if not (root / "annotations" / "instances_val2017.json").is_file():
         write_crops(crops, EACH, 10)
-        write_coco(root, TRAIN, TEST)
+        write_coco(root, boxes.data.train_images, TEST)
     runs, seed = args.folder / f"boxes_{args.seed}", ("--seed", args.seed)
     often = ("--evaluate-every", boxes.epochs)  # once, at its end
     last = ("--evaluate-every", trunk_of_boxes.epochs)

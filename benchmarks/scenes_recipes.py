@@ -4,15 +4,13 @@ that trunk."""
 
 from dataclasses import replace
 
-from bigvit.recipe import Cosine, Polynomial
+from bigvit.recipe import Cosine
 from bigvit.recipes.detection import scenes_mask_rcnn
 from bigvit.recipes.photos import photos_vit_64
 from bigvit.recipes.segmentation import scenes_swin_64
 
-CLASSES = 5  # of pixels: as `scenes.CLASSES`
 PHOTOGRAPHS = 8  # to train on: as `scenes.PHOTOGRAPHS`
 EACH = 60  # crops of each
-TRAIN = 480  # scenes
 
 trunk = replace(
     photos_vit_64,
@@ -27,21 +25,10 @@ trunk = replace(
     schedule=Cosine(epochs=10, warmup_epochs=1, warmup_lr=1e-6, min_lr=1e-5),
 )
 
-random = replace(
-    scenes_swin_64,
-    model=replace(scenes_swin_64.model, num_classes=CLASSES),
-    data=replace(
-        scenes_swin_64.data,
-        dataset="shapes cut out of photographs",
-        classes=CLASSES,
-        train_images=TRAIN,
-    ),
-    schedule=Polynomial(updates=300, warmup_updates=20, warmup_ratio=1e-6, power=1.0, min_lr=0.0),
-)
-
+random = scenes_swin_64
 pretrained = replace(random, starts_from="trunk")
 
-boxes = replace(scenes_mask_rcnn, data=replace(scenes_mask_rcnn.data, test_images=None))
+boxes = scenes_mask_rcnn
 trunk_of_boxes = replace(
     trunk,
     model=replace(boxes.model, num_classes=PHOTOGRAPHS),

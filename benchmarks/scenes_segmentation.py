@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import scenes
-from benchmarks.scenes_recipes import EACH, TRAIN, random
+from benchmarks.scenes_recipes import EACH, random
 from benchmarks.scenes_runs import train
 
 TEST = 96
@@ -29,8 +29,8 @@ def main() -> None:
     root, crops = args.folder / "scenes", args.folder / "crops"
     if not (root / "objectInfo150.txt").is_file():
         scenes.write_crops(crops, EACH, 10)
-        scenes.write_ade20k(root, TRAIN, TEST)
-    often = args.updates // (TRAIN // random.batch_size)  # once, at its end
+        scenes.write_ade20k(root, random.data.train_images, TEST)
+    often = args.updates // random.updates_per_epoch  # once, at its end
     options = ("--schedule.updates", args.updates, "--evaluate-every", max(1, often))
     runs = args.folder / f"seed_{args.seed}"
     seed = ("--seed", args.seed)

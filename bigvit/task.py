@@ -28,8 +28,10 @@ class Task(nn.Module):
         super().__init__()
         self.recipe = recipe
         self.model = models.build(recipe.model, recipe.data.image_size)
+        self.read = recipe.read
         for name, parameter in self.model.named_parameters():
-            if not recipe.trains(name):
+            layer = 0 if self.read.whole else self.model.layer_id(name)
+            if not recipe.trains(name, layer):
                 parameter.requires_grad_(False)
         freeze(self.model, recipe.gathers)
         built = [objectives.build(each, recipe) for each in recipe.objectives]
@@ -106,8 +108,8 @@ class Task(nn.Module):
             return self.predictions(inputs)
         images, targets, draws, number, mix, views = inputs
         followed = self._followed(images, views)
-        mixing = {} if mix is None else {"mix": mix}
-        output = self.model(self._to_model(images), draws.model, self.wanted, **mixing)
+        more = {} if mix is None else {"mix": mix}
+        output = self._read(images, draws.model, **more)
         seen = {
             group: pooled_of(self.model, self._to_model(views[group - 1]), draws.views[group - 1])
             for group in self.seen
@@ -121,10 +123,17 @@ class Task(nn.Module):
                 followed={group: answers[group] for group in each.asked},
             )
             losses[name] = each.weighted(each(own, targets, drawn), epoch, epochs)
-        if self.seen or self.asked or self.answering is not None:
-            # a head that no objective reads has a gradient, too: engines wait for it
+        if self.seen or self.asked:
+            # where objectives read other views alone, this one has a gradient, too: engines wait
+            # for it
             losses[self.names[0]] = losses[self.names[0]] + 0 * output.logits.float().sum()
         return losses
+
+    def _read(self, images: Tensor, draws: Any, **more: Any) -> Any:
+        """What objectives read of the model."""
+        if not self.read.pooled:
+            more["read"] = self.read
+        return self.model(self._to_model(images), draws, self.wanted, **more)
 
     def _followed(self, images: Tensor, views: tuple[Tensor, ...]) -> dict[str, dict[int, Tensor]]:
         """What the follower makes of what it is asked for, as its forward pass says."""
@@ -143,12 +152,12 @@ class Task(nn.Module):
         an objective answers (`Objective.answers`), what it says."""
         training = self.training
         self.eval()
-        wanted = self.wanted if self.answering is not None else ()
-        output = self.model(self._to_model(images), None, wanted)
         if self.answering is not None:
+            output = self._read(images, None)
             said = self.answering.answer(output, (images.shape[-2], images.shape[-1]))
             self.train(training)
             return said
+        output = self.model(self._to_model(images), None)
         self.train(training)
         found = {PREDICTION: output.prediction(self.recipe.model.fusion)}
         if output.distillation is not None:

@@ -1,5 +1,5 @@
 """UperNet (arXiv:1807.10221) on ADE20K, for the backbones of the thesis's tables 4.6, 5.3 and 6.12;
-and two small recipes of the same kind, for scenes of a few classes.
+and two small recipes of the same kind, for scenes of shapes.
 
 "We adopt the same schedule as in Swin: 160k iterations" (sections 5.3.3, 6.3.5.2): AdamW, betas,
 weight decay, warm-up, linear decay, batch and crops are Swin's (arXiv:2103.14030, appendix A.2.3;
@@ -13,9 +13,11 @@ Ours are: bf16 (theirs is fp32), stochastic depth by single samples, uniform whe
 biases that are not decayed, windows of the crop's size at a stride of two thirds (BEiT's; Swin's
 and XCiT's code sees a test image whole), and what is marked so. The thesis counts 5,000 test
 images; ADE20K has 2,000. Weights of another trunk are given by --init; the rows that the thesis
-takes from other papers start there from those papers' weights. Not here, as there is no recipe of
-their pre-training: Swin-B and Swin-L of ImageNet-21k, ViT-L of ImageNet-21k at 320 pixels; and
-XCiT, CSWin and MAE, which are no models of bigvit's.
+takes from other papers start there from those papers' weights. Not here: XCiT and CSWin, which are
+no models of bigvit's, and MAE's ViT-B, which MAE's authors train otherwise.
+
+Dense relative localization's (tables 12 and 13 of the supplement of arXiv:2106.03746, and table 6
+of the paper) are Swin-T by the same procedure, with and without the loss in pre-training.
 """
 
 from dataclasses import replace
@@ -44,6 +46,7 @@ from bigvit.recipe import (
 TABLE_4_6 = "UperNet, thesis table 4.6, section 4.3.6; arXiv:2103.14030; facebookresearch/xcit"
 TABLE_5_3 = "UperNet, thesis table 5.3, section 5.3.3; arXiv:2103.14030; facebookresearch/xcit"
 TABLE_6_12 = "UperNet, thesis table 6.12, section 6.3.5.2; arXiv:2103.14030; facebookresearch/xcit"
+DRLOC = "UperNet, arXiv:2106.03746, supplement, section 4.2, table {}; arXiv:2103.14030"
 
 ADE20K = Segmentation(
     dataset="ADE20K",
@@ -67,6 +70,9 @@ ADE20K = Segmentation(
 )
 AT_224 = replace(  # section 4.3.6: "we resize images at resolution 896 x 224"
     ADE20K, image_size=224, longest=896, shortest=224, stride=149
+)
+AT_640 = replace(  # A.2.3, of models of ImageNet-21k; the stride as BEiT's
+    ADE20K, image_size=640, longest=2560, shortest=640, stride=426
 )
 UPERNET = UperNet(
     weight=1.0,
@@ -159,11 +165,20 @@ def of_vit(size: str, depth: int, drop_path: float, starts_from: str, channels: 
     return on_ade20k(TABLE_6_12, model, starts_from, thirds(depth), channels=channels)
 
 
+SWIN_SIZES = {
+    # embed_dim, depths, num_heads (arXiv:2103.14030, section 3.3)
+    "t": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
+    "b": (128, (2, 2, 18, 2), (4, 8, 16, 32)),
+    "l": (192, (2, 2, 18, 2), (6, 12, 24, 48)),
+}
+
+
 def of_swin(
-    embed_dim: int, depths: tuple[int, ...], heads: tuple[int, ...], starts_from: str
+    source: str, size: str, starts_from: str, drop_path: float = 0.3, data: Segmentation = ADE20K
 ) -> Recipe:
     """Swin; stochastic depth: the configuration that its authors published, linear there (A.2.3
     says 0.2)."""
+    embed_dim, depths, heads = SWIN_SIZES[size]
     model = PaddedSwin(
         patch_size=4,
         embed_dim=embed_dim,
@@ -172,12 +187,12 @@ def of_swin(
         window_size=7,
         mlp_ratio=4.0,
         pooling=AveragePooling(),
-        drop_path=StochasticDepth(rate=0.3, group=1),
+        drop_path=StochasticDepth(rate=drop_path, group=1),
         in_chans=3,
         num_classes=150,
     )
     ends = tuple(sum(depths[: i + 1]) - 1 for i in range(4))
-    return on_ade20k(TABLE_5_3, model, starts_from, ends, normalised=True)
+    return on_ade20k(source, model, starts_from, ends, data=data, normalised=True)
 
 
 # Table 4.6: all at 224.
@@ -204,12 +219,16 @@ ade20k_r50_512 = on_ade20k(
     (2, 6, 12, 15),
 )
 ade20k_deit_s16_512 = of_deit(TABLE_5_3, "s16", "deit_s16_in1k_224", ADE20K)
-ade20k_swin_t_512 = of_swin(96, (2, 2, 6, 2), (3, 6, 12, 24), "swin_t_in1k_300e")
-ade20k_swin_b_512 = of_swin(128, (2, 2, 18, 2), (4, 8, 16, 32), "swin_b_in1k_224")
+ade20k_swin_t_512 = of_swin(TABLE_5_3, "t", "swin_t_in1k_300e")
+ade20k_swin_b_512 = of_swin(TABLE_5_3, "b", "swin_b_in1k_224")
 ade20k_patchconvnet_s60_512 = of_patchconvnet("s60", "patchconvnet_s60_in1k_224")
 ade20k_patchconvnet_b60_512 = of_patchconvnet("b60", "patchconvnet_b60_in1k_224")
 ade20k_patchconvnet_b120_512 = of_patchconvnet("b120", "patchconvnet_b120_in1k_224")
-# ... and of ImageNet-21k: fine-tuned on ImageNet-1k before (ours: it is not told).
+# ... and of ImageNet-21k: Swin's as its authors published them, at 640 pixels;
+ade20k_swin_b_in21k_640 = of_swin(
+    TABLE_5_3, "b", "swin_base_patch4_window7_224.ms_in22k, timm", data=AT_640
+)
+# PatchConvNet's fine-tuned on ImageNet-1k before (ours: it is not told).
 ade20k_patchconvnet_s60_in21k_512 = of_patchconvnet("s60", "patchconvnet_s60_in21k_224_ft224")
 ade20k_patchconvnet_b60_in21k_512 = of_patchconvnet("b60", "patchconvnet_b60_in21k_224_ft224")
 ade20k_patchconvnet_b120_in21k_512 = of_patchconvnet("b120", "patchconvnet_b120_in21k_224_ft224")
@@ -227,8 +246,21 @@ ade20k_deit3_b16_in21k_384_512 = of_vit(
     "b16", 12, 0.1, "deit3_b16_in21k_224_240e_ft384", channels=512
 )
 ade20k_deit3_l16_in21k_512 = of_vit("l16", 24, 0.3, "deit3_l16_in21k_224_ft224", channels=512)
+# ... that at 320 after the fine-tuning at 384 (ours), which the thesis describes, at 320.
+ade20k_deit3_l16_in21k_320_512 = of_vit(
+    "l16", 24, 0.3, "deit3_l16_in21k_224_240e_ft384, with --data.image-size 320", channels=512
+)
+ade20k_swin_l_in21k_640 = of_swin(
+    TABLE_6_12, "l", "swin_large_patch4_window7_224.ms_in22k, timm", data=AT_640
+)
 
-# Made small, for scenes that tests cut and paste: no paper.
+# Dense relative localization in pre-training alone; stochastic depth: section 4.2.
+ade20k_swin_t_in1k_300e_512 = of_swin(DRLOC.format(12), "t", "swin_t_in1k_300e", 0.2)
+ade20k_drloc_swin_t_in1k_300e_512 = of_swin(DRLOC.format(12), "t", "drloc_swin_t_in1k_300e", 0.2)
+ade20k_swin_t_in100_300e_512 = of_swin(DRLOC.format(13), "t", "swin_t_in100_300e", 0.2)
+ade20k_drloc_swin_t_in100_300e_512 = of_swin(DRLOC.format(13), "t", "drloc_swin_t_in100_300e", 0.2)
+
+# Made small, for scenes of shapes cut out of photographs (benchmarks/scenes.py): no paper.
 scenes_vit_64 = Recipe(
     source="bigvit: UperNet on a small ViT, no paper",
     model=ViT(
@@ -242,13 +274,13 @@ scenes_vit_64 = Recipe(
         dense_head=False,
         drop_path=StochasticDepth(rate=0.05, group=4),
         in_chans=3,
-        num_classes=13,
+        num_classes=5,
     ),
     data=Segmentation(
-        dataset="scenes of twelve photographs",
+        dataset="shapes cut out of photographs",
         train_images=480,
         test_images=None,
-        classes=13,
+        classes=5,
         zero="class",
         image_size=64,
         longest=96,
@@ -293,12 +325,6 @@ scenes_vit_64 = Recipe(
     seed=0,
 )
 
-scenes_vit_64_pretrained = replace(
-    scenes_vit_64,
-    source="bigvit: UperNet on a small ViT that was trained before, no paper",
-    starts_from="photos_vit_64",
-)
-
 scenes_swin_64 = replace(
     scenes_vit_64,
     source="bigvit: UperNet on a small Swin, no paper",
@@ -312,7 +338,7 @@ scenes_swin_64 = replace(
         pooling=AveragePooling(),
         drop_path=StochasticDepth(rate=0.05, group=4),
         in_chans=3,
-        num_classes=13,
+        num_classes=5,
     ),
     objectives=(replace(scenes_vit_64.objectives[0], blocks=(0, 1, 3)),),
 )

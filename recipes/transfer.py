@@ -14,8 +14,9 @@ batch of 1024 where training had 2048, which is more than Flowers-102 has images
 learning rate as in training, so that a hundredth of 1e-3 is constant after the warm-up; 5 epochs of
 warm-up throughout; that at 320 or 384 all else is as at 224; and what is marked so.
 
-DeiT's and CaiT's distilled rows: CaiT's start from weights of hard distillation (`_hard_ft_`);
-those of DeiT, with a token, are left out, as the thesis does not say what its head learns.
+DeiT's and CaiT's distilled rows: CaiT's start from weights of hard distillation (`_hard_ft_`), and
+are tuned without a teacher (section 3.7.1.3); DeiT's (`_token_ft_`) keep "the distillation signal"
+(issues 45 and 82). Its teacher is RegNetY-16GF, tuned on the same data set (ours: it is not told).
 """
 
 from dataclasses import replace
@@ -26,6 +27,8 @@ from bigvit.recipe import (
     BinaryCrossEntropy,
     Cosine,
     CrossEntropy,
+    DistillationToken,
+    HardDistillation,
     Images,
     Lamb,
     LinearStochasticDepth,
@@ -36,7 +39,10 @@ from bigvit.recipe import (
     RandomResizedCrop,
     Recipe,
     StochasticDepth,
+    Teacher,
     ThreeAugment,
+    Timm,
+    TimmSizes,
     cait,
     deit,
     patchconvnet,
@@ -45,6 +51,7 @@ from bigvit.recipe import (
 )
 
 DEIT = "Transfer of DeiT, thesis tables 3.6, 3.7, 3.9; facebookresearch/deit, issues 45, 105"
+DISTILLED = f"{DEIT}, 82; equation 3.3"
 CAIT = "Transfer of CaiT, thesis section 3.7.1.3, tables 3.9, 3.16, 3.18, 3.19"
 RESMLP = "Transfer of ResMLP, thesis sections 3.7.1.3, 4.3.1, tables 3.9, 3.18, 4.4"
 PATCHCONVNET = "Transfer of PatchConvNet, thesis sections 3.7.1.3, 5.2.3, 5.3.2, tables 5.4, 5.5"
@@ -167,6 +174,41 @@ def of_deit(dataset: str, image_size: int, starts_from: str) -> Recipe:
     return replace(recipe, batch_size=768)
 
 
+def regnety_16gf(classes: int, image_size: int) -> Teacher:
+    """A teacher at the student's resolution (section 3.3), as deit.py's but for its last layer."""
+    sizes = TimmSizes(
+        parameters=80_565_140 + 3_025 * classes,
+        macs={224: 15_908_486_272, 384: 46_731_873_152}[image_size] + 3_024 * classes,
+        branches=18,
+    )
+    model = Timm(
+        architecture="regnety_160",
+        arguments=(),
+        sizes=sizes,
+        drop_path=StochasticDepth(rate=0.05, group=8),
+        in_chans=3,
+        num_classes=classes,
+    )
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return Teacher(model, image_size=image_size, mean=mean, std=std, precision="bf16")
+
+
+def of_distilled_deit(dataset: str, image_size: int, starts_from: str) -> Recipe:
+    """DeiT-B with its token: the label and the teacher's answer, half each, as in training."""
+    recipe = of_deit(dataset, image_size, starts_from)
+    token = DistillationToken(prediction="softmax", decayed=False)
+    return replace(
+        recipe,
+        source=DISTILLED,
+        model=replace(recipe.model, distillation=token),
+        objectives=(
+            replace(SMOOTHED, weight=0.5),
+            HardDistillation(weight=0.5, head="distillation"),
+        ),
+        teacher=regnety_16gf(recipe.data.classes, image_size),
+    )
+
+
 def of_cait(dataset: str, size: str, starts_from: str) -> Recipe:
     """CaiT (table 3.19): lr 1e-3 divided, weight decay 0.05, erasing 0.25 (table 3.9)."""
     *_, classes, divided, epochs = ALL[dataset]
@@ -228,6 +270,9 @@ def recipes() -> dict[str, Recipe]:
     made: dict[str, Recipe] = {}
     for start, size in (("deit_b16_in1k_224", 224), ("deit_b16_in1k_224_ft384", 384)):
         made |= {f"{start}_ft_{each}": of_deit(each, size, start) for each in DATASETS}
+    for start, size in (("deit_b16_in1k_224_token", 224), ("deit_b16_in1k_224_token_ft384", 384)):
+        for each in DATASETS:
+            made[f"{start}_ft_{each}"] = of_distilled_deit(each, size, start)
     for end in ("", "_hard"):
         for size in ("s36", "m36"):
             start = f"cait_{size}_in1k_224{end}"

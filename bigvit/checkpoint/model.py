@@ -133,6 +133,8 @@ def _compare(
             f"leave {flag} out"
         )
     trained = {name: built[name] for name, p in task.own_parameters().items() if p.requires_grad}
+    # older runs kept averages of what no objective reads, too
+    trained |= {name: built[name] for name in averages if name in built}
     for kind, wanted, found in (
         ("weight", built, held),
         ("average", trained if averages else {}, averages),

@@ -1,5 +1,6 @@
 """What every model has: a trunk and a head, whose blocks are all gone through in one way."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
@@ -16,6 +17,7 @@ from bigvit.models.output import Features, Output, TokenMap
 from bigvit.recipe import AttentionPooling, LayerScale
 from bigvit.recipe.depth import spread
 from bigvit.recipe.models.uniform import TokenLabeled
+from bigvit.recipe.read import Read
 
 Grid = tuple[int, int]
 
@@ -24,13 +26,17 @@ class Walk:
     """A way through blocks on one residual stream, each with what it drops; what is asked for is
     copied on the way."""
 
-    def __init__(self, drop: list[Drop], each: int, wanted: Collection[int]) -> None:
+    def __init__(
+        self, drop: list[Drop], each: int, wanted: Collection[int], read: Read | None = None
+    ) -> None:
         """Args:
         drop: of all branches.
         each: branches of a block.
         wanted: blocks whose tokens are kept, counted from 0.
+        read: what is to be computed; None: all.
         """
         self.drop, self.each, self.wanted = drop, each, wanted
+        self.blocks, self.normalises = (read.blocks, read.tokens) if read else (math.inf, True)
         self.mix: Tensor | None = None  # (B, N) int64: of which image each patch is
         self.done = 0
         self.maps: dict[int, TokenMap] = {}
@@ -43,6 +49,8 @@ class Walk:
     def __call__(self, blocks: Iterable[Any], x: Tensor, grid: Grid, *more: Any) -> Tensor:
         """x (B, T, D) through the next blocks, of which each gets `more` too -> (B, T, D)."""
         for block in blocks:
+            if self.done >= self.blocks:
+                return x
             start = self.each * self.done
             x = block(x, *more, self.drop[start : start + self.each])
             if self.done in self.wanted:  # a copy, as the next block changes x
@@ -68,16 +76,21 @@ class Backbone(nn.Module, ABC):
         draws: Dropped = None,
         blocks: Collection[int] = (),
         mix: Tensor | None = None,
+        read: Read | None = None,
     ) -> Output:
         """Args:
         images: (B, C, H, W), normalised.
         draws: what `draws` made for them, None to drop nothing.
         blocks: whose tokens are wanted too, counted from 0.
         mix: (B, N) int64, of which image each patch is to be; of `TokenLabeled` models.
+        read: what of the model is, None: all of it. The rest is not computed.
         """
-        walk = self.walk(draws, blocks)
+        walk = self.walk(draws, blocks, read)
         walk.mix = mix
         features = self.features(images, walk)
+        if read is not None and not read.pooled:
+            nothing = features.tokens[:, 0, :0]
+            return Output(nothing, features.tokens, features.grid, nothing, features.blocks)
         pooled, *second = self.pool(features)
         logits = self.classify(pooled)
         others = [self.head_dist(each) for each in second]
@@ -186,14 +199,14 @@ class Backbone(nn.Module, ABC):
             return depth + 1
         return layer + (layer > depth)
 
-    def walk(self, draws: Dropped, blocks: Collection[int]) -> Walk:
-        """A way through all blocks."""
+    def walk(self, draws: Dropped, blocks: Collection[int], read: Read | None = None) -> Walk:
+        """A way through all blocks that are read."""
         drop = drops(self.config.drop_path, self.config.branches, draws)
-        return Walk(drop, self.config.branches // self.config.depth, blocks)
+        return Walk(drop, self.config.branches // self.config.depth, blocks, read)
 
     def normalised(self, x: Tensor, grid: Grid, walk: Walk) -> Features:
         """The end of a trunk: its last norm. x (B, T, D), class tokens first if there are some."""
-        y = self.norm(x)
+        y = self.norm(x) if walk.normalises else x
         tokens = _patches(y, grid)
         cls = y[:, : y.shape[1] - tokens.shape[1]].unbind(dim=1)
         return Features(tokens, grid, cls, walk.maps, x)

@@ -24,7 +24,8 @@ class TokenMap(NamedTuple):
 class Features(NamedTuple):
     """What a trunk makes of images; a head reads it."""
 
-    tokens: Tensor  # (B, N, D): the patches' last features, normalised, row by row
+    # (B, N, D): the patches' last features, row by row; normalised, if those are read
+    tokens: Tensor
     grid: tuple[int, int]  # patches down, across; their product is N
     # (B, D): the class token, and the distillation token, normalised, where the trunk has them
     cls: Sequence[Tensor]
@@ -33,10 +34,11 @@ class Features(NamedTuple):
 
 
 class Output(NamedTuple):
-    """All in the weights' type."""
+    """All in the weights' type. Logits and what is classified are empty where neither is read."""
 
     logits: Tensor  # (B, K)
-    tokens: Tensor  # (B, N, D): the patches' last features, normalised, row by row
+    # (B, N, D): the patches' last features, row by row; normalised, if those are read
+    tokens: Tensor
     grid: tuple[int, int]  # patches down, across; their product is N
     cls: Tensor  # (B, D): what is classified, the class token's as a rule, normalised; without one
     # the mean of the tokens

@@ -60,6 +60,8 @@ class ResidualNetwork(Backbone):
         stem: Any = self
         x_BDhw = stem.maxpool(stem.act1(stem.bn1(stem.conv1(images))))
         for i, block in enumerate(self._stages()):
+            if i >= walk.blocks:
+                break
             x_BDhw = recomputed(block, x_BDhw) if block.recompute else block(x_BDhw)
             if i in walk.wanted:
                 walk.maps[i] = _tokens(x_BDhw)

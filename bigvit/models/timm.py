@@ -65,7 +65,12 @@ class TimmModel(Backbone):
         self.dropouts = [m for m in net.modules() if isinstance(m, Dropout)]
 
     def forward(
-        self, images: Tensor, draws: Any = None, blocks: Collection[int] = (), mix: Any = None
+        self,
+        images: Tensor,
+        draws: Any = None,
+        blocks: Collection[int] = (),
+        mix: Any = None,
+        read: Any = None,
     ) -> Output:
         """Args and result as a `Backbone`'s; there are logits, and no tokens."""
         given: dict[str, list[Drop]] = {name: [] for name in self.paths}

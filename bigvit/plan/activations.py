@@ -11,6 +11,7 @@ from bigvit.plan.weights import BYTES, WIDE, heads
 from bigvit.recipe import MaskRCNN, OfFeatures, Recipe, TokenLabeling, UperNet
 from bigvit.recipe.depth import sides, spread
 from bigvit.recipe.models.ops import Op
+from bigvit.recipe.recipe import trains
 
 INDEX = 8
 """Bytes of a sample's position."""
@@ -186,7 +187,8 @@ def most_at_once(
 def parts(recipe: Recipe, recomputed: float) -> list[Part]:
     """All that a step computes, in order."""
     model, steps = recipe.model, list(_steps(recipe))
-    blocks = max(op.block + op.times for op, *_ in steps if op.block is not None)
+    ops = model.ops(recipe.data.image_size)  # of blocks that are not read, too
+    blocks = max(op.block + op.times for op in ops if op.block is not None)
     again = spread(round(recomputed * blocks), blocks)
     drop, each = model.drop_path, model.branches // model.depth
     kept = [k / drop.group for k in drop.kept(model.branches)] if drop.grouped else []
@@ -208,7 +210,7 @@ def parts(recipe: Recipe, recomputed: float) -> list[Part]:
 
 def _steps(recipe: Recipe) -> Iterator[Step]:
     """What is computed of an image: by the model, then by the objectives."""
-    ops = list(recipe.model.ops(recipe.data.image_size))
+    ops = list(_read(recipe))
     within = {op.block for op in ops if op.times > 1 and _trained(op, recipe)}
     moved = False  # whether what is read depends on weights that are trained
     for op in ops:
@@ -217,7 +219,7 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
             reads, gradients = own, own + moved
         else:
             # what is kept of a stream is what the first weights of its block read
-            read = own or op.kind == "stream" and recipe.trains(f"{op.module}.")
+            read = own or op.kind == "stream" and _allowed(op, recipe)
             reads, gradients = read or moved, 2 * moved
         yield Step(op if reads else op._replace(kept=0, wide=0), gradients, own * op.parameters)
         moved = moved or own
@@ -231,9 +233,28 @@ def _steps(recipe: Recipe) -> Iterator[Step]:
     yield from (Step(op, 2, op.parameters) for op in _localizers(recipe))
 
 
+def _read(recipe: Recipe) -> Iterator[Op]:
+    """What the model computes of an image: what objectives read."""
+    read, past = recipe.read, False
+    for op in recipe.model.ops(recipe.data.image_size):
+        if f"{op.module}.".startswith(read.unread):
+            continue
+        if op.block is None:
+            if not past:
+                yield op
+        elif (left := read.blocks - op.block) > 0:
+            yield op._replace(times=int(min(op.times, left)))
+            past = op.times >= left
+
+
 def _trained(op: Op, recipe: Recipe) -> bool:
-    """As `Task` says."""
-    return op.parameters > 0 and recipe.trains(f"{op.module}.")
+    """As `Task` says of what is read."""
+    return op.parameters > 0 and _allowed(op, recipe)
+
+
+def _allowed(op: Op, recipe: Recipe) -> bool:
+    """Whether `trainable` lets it be trained."""
+    return trains(f"{op.module}.", recipe.trainable, recipe.model.beginning)
 
 
 def _localizers(recipe: Recipe) -> Iterator[Op]:

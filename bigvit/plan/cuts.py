@@ -122,11 +122,11 @@ def gathers(
 
 
 def _modules(weights: Iterable[Weight], behind: bool) -> list[list[Weight]]:
-    """Those of the model, or behind it, each with its weights."""
+    """Those of the model that are read, or behind it, each with its weights."""
     found: dict[int, list[Weight]] = {}
     for w in weights:
         # the model's own are there to the end
-        if w.behind == behind and (w.rows > 1 or w.block is not None):
+        if w.read and w.behind == behind and (w.rows > 1 or w.block is not None):
             found.setdefault(w.module, []).append(w)
     return list(found.values())
 

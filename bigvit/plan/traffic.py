@@ -264,7 +264,8 @@ class Sent:
         Args:
             times, of_blocks: of what lies in no block, and of each block.
         """
-        rest, *blocks = (self.type * shards * rows(unit, shards) for unit in all_)
+        used = (u for u in all_ if u[0].block is None or u[0].read)
+        rest, *blocks = (self.type * shards * rows(unit, shards) for unit in used)
         total = times * rest + of_blocks * sum(blocks)
         yield from self.of(
             "all-gather",

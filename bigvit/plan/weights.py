@@ -22,6 +22,7 @@ from bigvit.recipe import (
 from bigvit.recipe.depth import sides
 from bigvit.recipe.models.ops import Op
 from bigvit.recipe.muon import parts_of
+from bigvit.recipe.read import Read
 from bigvit.recipe.recipe import Trainable, trains
 from bigvit.recipe.views import views_of
 
@@ -44,6 +45,7 @@ class Weight(NamedTuple):
     behind: bool = False  # of an objective, not of the model
     followed: bool = True  # one that a follower, where there is one, has a copy of
     held: bool = False  # one that an objective holds back at first
+    read: bool = True  # of the model: by an objective; what is not is not computed
 
 
 def hidden(weights: Iterable[Weight]) -> list[Weight]:
@@ -86,7 +88,7 @@ def weights_of(recipe: Recipe) -> Weights:
         for op in recipe.model.ops(size)
         if op.kind == "batch norm" and recipe.gathers(op.module)
     )
-    own = recipe.trainable, recipe.classifies
+    own = recipe.trainable, recipe.read
     return _weights(recipe.model, size, behind, *own, qkv, gathers)
 
 
@@ -123,7 +125,7 @@ def _weights(
     size: ImageSize,
     behind: tuple[tuple[Op, bool], ...],
     trainable: Trainable,
-    classifies: bool,
+    read: Read,
     qkv: Literal["split", "whole"] | None,
     gathers: frozenset[str],
 ) -> Weights:
@@ -142,9 +144,12 @@ def _weights(
             layer = blocks + 1 if block is not None or blocks else 0
             for op in each:
                 place = None if block is None else block + number
-                trained = trains(f"{op.module}.", trainable, classifies, model.beginning)
+                name = f"{op.module}."
+                used = read.reads(name, layer)
+                trained = used and trains(name, trainable, model.beginning)
                 mine = own if op.kind == "embedding" and "." not in op.module else found
-                mine += _of(op, place, layer, modules, trained)
+                its = _of(op, place, layer, modules, trained)
+                mine += (w._replace(read=used) for w in its)
                 modules += 1
                 statistics += op.parameters * (op.kind == "batch norm")
                 frozen += op.parameters * (op.kind == "batch norm" and op.module not in gathers)

@@ -316,7 +316,7 @@ def _check_distillation(recipe: Recipe) -> None:
             "teacher: no objective learns from it; add HardDistillation or SoftDistillation, or "
             "leave the teacher out"
         )
-    if model.fusion and "distillation" not in heads:
+    if model.fusion and recipe.dense is None and "distillation" not in heads:
         raise ValueError(
             "model.distillation: no objective trains the distillation token's head; add one whose "
             "head is distillation, or choose a model without the token"
@@ -333,7 +333,7 @@ def _check_patches(recipe: Recipe) -> None:
             f"objectives.{labelled[0]}: TokenLabeling is not allowed; this {kind} has no head on "
             "patches: --model.dense-head (of ViT, CaiT and LVViT), or leave the objective out"
         )
-    if dense and not labelled:
+    if dense and recipe.dense is None and not labelled:
         raise ValueError(
             "model.dense_head: no objective trains the head on patches; add TokenLabeling, or "
             "--no-model.dense-head"

@@ -49,18 +49,19 @@ def _by_module() -> dict[str, dict[str, Recipe]]:
 
 def find_recipe(name: str) -> tuple[str, Recipe]:
     """A recipe by its name, or by the path of a user's file: FILE.py, or FILE.py:NAME. What the
-    file imports from elsewhere is not its own.
+    file imports from elsewhere is not its own, and taken where it is named.
 
     Raises:
         ValueError: there is no such recipe; the message gives the nearest names.
     """
     path, _, inner = name.partition(":")
     if path.endswith(".py"):
-        recipes = recipes_in(Path(path))
+        every = _recipes_of(_module_at(Path(path)))
+        recipes = _own(every)
         if not inner and len(recipes) == 1:
             inner = next(iter(recipes))
-        if inner in recipes:
-            return inner, _of_right_types(recipes[inner], path)
+        if inner in every:
+            return inner, _of_right_types(every[inner], path)
         where, wanted = path, inner
     else:
         recipes, where, wanted = all_recipes(), "bigvit", name

@@ -9,6 +9,7 @@ from bigvit.recipe.detection import MaskRCNN
 from bigvit.recipe.models import Model
 from bigvit.recipe.objective import Objective, OfFeatures, ReLabel, TokenLabeling
 from bigvit.recipe.optim import AdamW, Optimizer, Polynomial, Rates, Schedule, half_cosine
+from bigvit.recipe.read import Read, read_of
 from bigvit.recipe.segmentation import UperNet
 from bigvit.recipe.teacher import Teacher
 
@@ -80,7 +81,7 @@ class Recipe:
 
     @property
     def classifies(self) -> bool:
-        """Whether an objective trains the model's own head; else that is frozen, as it began."""
+        """Whether an objective trains the model's own head; else that stays as it began."""
         return not all(isinstance(each, OfFeatures) for each in self.objectives)
 
     @property
@@ -94,14 +95,24 @@ class Recipe:
         """Whether a head is trained that says something of an image."""
         return self.classifies or self.dense is not None
 
-    def trains(self, name: str) -> bool:
-        """Whether a parameter of the model is trained, or stays as it began, by its name."""
-        return trains(name, self.trainable, self.classifies, self.model.beginning)
+    @property
+    def read(self) -> Read:
+        """What of the model its objectives read."""
+        return read_of(self.model, self.objectives)
+
+    def trains(self, name: str, layer: int) -> bool:
+        """Whether a parameter of the model is trained, or stays as it began.
+
+        Args:
+            layer: its depth, as `Read.reads` counts.
+        """
+        return trains(name, self.trainable, self.model.beginning) and self.read.reads(name, layer)
 
     def gathers(self, module: str) -> bool:
         """Whether a BatchNorm of the model gathers statistics in training, by its name. One whose
         weights are frozen does not: it normalises by what it has."""
-        return self.trains(f"{module}.") and self.model.gathers(module)
+        trained = trains(f"{module}.", self.trainable, self.model.beginning)
+        return trained and self.model.gathers(module)
 
     @property
     def evaluated(self) -> bool:
@@ -138,12 +149,11 @@ class Recipe:
         return groups
 
 
-def trains(name: str, trainable: Trainable, classifies: bool, beginning: tuple[str, ...]) -> bool:
-    """Whether a recipe with these values trains a parameter of its model, by its name."""
-    attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
-    read = classifies or not name.startswith(("head", "fc."))
+def trains(name: str, trainable: Trainable, beginning: tuple[str, ...]) -> bool:
+    """Whether `trainable` lets a parameter of the model be trained, by its name."""
     if trainable == "head":
-        return read and name.startswith(("head", "aux_head", "fc."))
+        return name.startswith(("head", "aux_head", "fc."))
     if trainable == "later_stages":
-        return read and not name.startswith(beginning)
-    return read and (trainable == "all" or attention)
+        return not name.startswith(beginning)
+    attention = ".attn." in name or name.startswith(("head", "aux_head", "pos_embed"))
+    return trainable == "all" or attention

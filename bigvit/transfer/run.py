@@ -22,13 +22,13 @@ from bigvit.recipe import Command
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.parse import parse
 from bigvit.recipe.store import differences, is_named, to_json
-from bigvit.train import DONE, REQUEUE, check
+from bigvit.training.check import check
 from bigvit.training.run_folder import GOING_ON, status_of
 from bigvit.training.start import plan_start
 from bigvit.transfer.suite import Part, parts_of, pattern_of, published_for
 from bigvit.transfer.table import AS_SAID, Row, Table, read_table, write_table
 
-FAILED = 1
+DONE, FAILED, REQUEUE = 0, 1, 85  # exit codes
 ENDING = 60.0  # seconds that ranks of a call that was killed have to leave
 ASIDE = ("source", "seed", "trainable")  # fields that make a recipe no other than its paper's
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pictures import DATA, crop, encoded, equal
+from torchvision import datasets
 
 from bigvit.data.check import check_data
 from bigvit.data.decode import BadImage
@@ -72,6 +73,26 @@ def test_lists_are_read_as_they_were_written(tmp_path: Path, year: int, categori
             assert equal(source.read(index), crop(number))
             assert source.targets[index] == target
             assert source.name(index) == f"train_val{year}/{folders[target]}/{99 - number}.jpg"
+
+
+@pytest.mark.parametrize("year", ["2018", "2019"])
+def test_images_have_the_classes_that_torchvision_reads(
+    tmp_path: Path, year: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As both years number them: categories from 0 on, whose folders are called by the number."""
+    folders = {1: "Plantae/1", 0: "Plantae/0", 2: "Aves/2"}
+    monkeypatch.setitem(globals(), "FOLDERS", folders)
+    monkeypatch.setitem(globals(), "NAMES", {n: f"species {n}" for n in folders})
+    write(tmp_path, int(year))
+    (tmp_path / year).symlink_to(f"train_val{year}")
+    theirs = datasets.INaturalist(str(tmp_path), version=year, target_type="full")
+    wanted = sorted((np.asarray(image).tobytes(), number) for image, number in theirs)
+    found: list[tuple[bytes, int]] = []
+    for split in ("train", "test"):
+        source = open_source(SMALL, split, tmp_path)
+        images = (np.asarray(source.read(i)).tobytes() for i in range(len(source)))
+        found += zip(images, map(int, source.targets), strict=True)
+    assert sorted(found) == wanted and len(wanted) == 9
 
 
 def test_class_folders_beside_the_lists_are_taken(tmp_path: Path) -> None:

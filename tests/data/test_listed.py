@@ -1,7 +1,8 @@
 """Data sets as publishers pack them, in miniature: Flowers-102, Stanford Cars, Food-101, Pets,
-SVHN and DomainNet. torchvision reads the same folders beside us where it knows the form."""
+SVHN, DomainNet and CIFAR. torchvision reads the same folders beside us where it knows the form."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,79 @@ def test_a_domain_has_its_own_lists(tmp_path: Path) -> None:
 def test_test_classes_of_cars_may_lie_in_the_devkit(tmp_path: Path) -> None:
     cars(tmp_path / "cars", beside=False)
     assert sources(tmp_path / "cars")[1].targets.tolist() == [0, 1]
+
+
+def test_cars_of_kaggle_lie_one_folder_deeper(tmp_path: Path) -> None:
+    cars(tmp_path / "cars")
+    cars(tmp_path / "deeper")
+    for folder in ("cars_train", "cars_test"):
+        (tmp_path / "deeper" / folder).rename(tmp_path / "deeper" / "aside")
+        (tmp_path / "deeper" / folder).mkdir()
+        (tmp_path / "deeper" / "aside").rename(tmp_path / "deeper" / folder / folder)
+    for flat, deep in zip(sources(tmp_path / "cars"), sources(tmp_path / "deeper"), strict=True):
+        assert flat.targets.tolist() == deep.targets.tolist() and flat.classes == deep.classes
+        assert all(flat.read(i).tobytes() == deep.read(i).tobytes() for i in range(len(flat)))
+
+
+class Ten(datasets.CIFAR10):
+    meta = {**datasets.CIFAR10.meta, "md5": None}  # noqa: RUF012
+
+    def _check_integrity(self) -> bool:
+        return True
+
+
+class Hundred(datasets.CIFAR100):
+    meta = {**datasets.CIFAR100.meta, "md5": None}  # noqa: RUF012
+
+    def _check_integrity(self) -> bool:
+        return True
+
+
+TEN = "airplane automobile bird cat deer dog frog horse ship truck".split()
+FRUIT = "apple aquarium_fish baby bear".split()  # CIFAR-100's first of 100
+
+
+def cifar(root: Path, fine: bool) -> None:
+    """The same images in both versions that are given out: of bytes, and pickled for Python."""
+    rng, names = np.random.default_rng(0), FRUIT if fine else TEN
+    binary, python = (
+        root / name
+        for name in (
+            ("cifar-100-binary", "cifar-100-python")
+            if fine
+            else ("cifar-10-batches-bin", "cifar-10-batches-py")
+        )
+    )
+    binary.mkdir()
+    python.mkdir()
+    batches = [("train", 12), ("test", 5)]
+    if not fine:
+        batches = [*((f"data_batch_{i}", 3) for i in range(1, 6)), ("test_batch", 5)]
+    for batch, count in batches:
+        images = rng.integers(0, 256, (count, 3072), np.uint8)  # red, green, blue planes
+        labels, coarse = rng.integers(0, len(names), count), rng.integers(0, 20, count)
+        own = {"fine_labels": labels.tolist(), "coarse_labels": coarse.tolist()}
+        own = own if fine else {"labels": labels.tolist(), "batch_label": batch}
+        (python / batch).write_bytes(pickle.dumps({"data": images, **own}, protocol=2))
+        columns = [coarse[:, None], labels[:, None]] if fine else [labels[:, None]]
+        np.concatenate([*columns, images], axis=1).astype(np.uint8).tofile(binary / f"{batch}.bin")
+    key, file = ("fine_label_names", "meta") if fine else ("label_names", "batches.meta")
+    (python / file).write_bytes(pickle.dumps({key: names}, protocol=2))
+    listed = "fine_label_names.txt" if fine else "batches.meta.txt"
+    (binary / listed).write_text("\n".join(names) + "\n\n")
+
+
+@pytest.mark.parametrize(("fine", "kind"), [(False, Ten), (True, Hundred)])
+def test_cifar_in_bytes_is_what_torchvision_unpickles(
+    fine: bool, kind: Any, tmp_path: Path
+) -> None:
+    cifar(tmp_path, fine)
+    folder = "cifar-100-binary" if fine else "cifar-10-batches-bin"
+    for train, source in zip((True, False), sources(tmp_path / folder), strict=True):
+        theirs = kind(str(tmp_path), train=train)
+        assert source.classes == theirs.classes and len(source) == len(theirs) > 4
+        for i, (image, number) in enumerate(theirs):
+            assert source.read(i).tobytes() == image.tobytes() and source.targets[i] == number
 
 
 BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {

@@ -13,6 +13,8 @@ from bigvit.data.sources import open_source
 from bigvit.data.sources.segmentation import Labelled
 from bigvit.recipe import Run
 from bigvit.recipe.check import check_recipe
+from bigvit.recipes.detection import scenes_mask_rcnn
+from bigvit.recipes.segmentation import scenes_swin_64, scenes_vit_64
 
 
 def test_labels_are_what_was_pasted() -> None:
@@ -58,6 +60,10 @@ def test_they_are_read_as_the_recipes_say(
     data = scenes_recipes.random.data
     source = cast(Labelled, open_source(data, "test", root))
     assert tuple(source.classes) == scenes.CLASSES and len(source) == 3
+    for recipe in (scenes_vit_64, scenes_swin_64):
+        assert recipe.data == data and data.classes == len(scenes.CLASSES)
+    # boxes and masks are of shapes, and the background is none
+    assert scenes_mask_rcnn.data.classes == len(scenes.CLASSES) - 1
     made = scenes.make("test", 2)
     assert np.array_equal(source.labels(2, source.read(2).size), made.labels)
     photograph = np.asarray(source.read(2)).astype(int)

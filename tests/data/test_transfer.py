@@ -142,10 +142,15 @@ def begun(before: Path, out: Path, *more: str) -> "subprocess.Popen[bytes]":
     """The command as a process, once its first training has a checkpoint."""
     command = [sys.executable, "-m", "bigvit.cli", *words(before, out, *more)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not list(out.glob("flowers102/checkpoints/step_*")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    deadline = time.monotonic() + 240  # of a machine that others use, too
+    try:
+        while not list(out.glob("flowers102/checkpoints/step_*")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+    except AssertionError:
+        process.terminate()
+        process.wait()
+        raise
     return process
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from bigvit.data.sources import Source, open_source
 from bigvit.layers.conv_norm import SyncBatchNorm
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import SGD, ClassToken, Polynomial, Recipe, StochasticDepth, UperNet, ViT
+from bigvit.recipe import SGD, AttentionPooling, Polynomial, Recipe, StochasticDepth, UperNet, ViT
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "data")]
 
@@ -41,11 +41,11 @@ recipe: Recipe = replace(
     model=ViT(
         patch_size=4,
         embed_dim=32,
-        depth=2,
+        depth=3,  # the last one and what pools are read by nothing: neither computed nor trained
         num_heads=2,
         mlp_ratio=2.5,
         layer_scale=0.1,
-        pooling=ClassToken(layer=0),
+        pooling=AttentionPooling(heads=2, queries="one", mlp_ratio=2.0, layer_scale=0.1),
         dense_head=False,
         drop_path=StochasticDepth(rate=0.3, group=4),
         in_chans=3,
@@ -54,7 +54,7 @@ recipe: Recipe = replace(
     data=replace(scenes.DATA, train_images=IMAGES, test_images=0, image_size=(16, 24)),
     objectives=(head,),
     # Adam magnifies a rectifier that one order of summation opens and another does not: to 2.7e-5
-    # in five orders, where SGD shows 6.3e-9
+    # in five orders, where SGD shows 3.9e-8
     optim=SGD(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.05),
     schedule=Polynomial(updates=8, warmup_updates=2, warmup_ratio=1e-6, power=1.0, min_lr=0.0),
     layer_decay=0.75,

@@ -14,7 +14,7 @@ from bigvit.plan.calibration import HERE, write_calibration
 from bigvit.plan.devices import Device
 from bigvit.ranks.joining import alone
 from bigvit.recipe import Command, Run
-from bigvit.train import check
+from bigvit.training.check import check
 from bigvit.training.loop import run
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.start import plan_start

@@ -22,7 +22,7 @@ from bigvit.recipe import DRLoc, PaddedSwin, Recipe, StochasticDepth, UperNet
 from bigvit.recipes.segmentation import ade20k_swin_t_512, scenes_swin_64, scenes_vit_64
 from bigvit.task import PREDICTION, Task
 
-CLASSES = 13
+CLASSES = scenes_vit_64.data.classes
 NONE = StochasticDepth(rate=0.0, group=4)
 
 

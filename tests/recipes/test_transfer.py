@@ -1,13 +1,14 @@
 """Recipes of transfer against thesis sections 3.7.1.3, 4.3.1, 5.2.3 and 6.3.5.1 and its tables 2.3,
 3.6, 3.9, 3.18, 5.4, 6.1 and 6.10, table 1 of arXiv:2106.03746, and what DeiT's authors say in
-issues 45 and 105 of facebookresearch/deit, written out here (recipe-facts.md)."""
+issues 45, 82 and 105 of facebookresearch/deit, written out here (recipe-facts.md)."""
 
 from typing import Any
 
 import pytest
 from each import each_of
 
-from bigvit.recipe import AdamW, CrossEntropy, Images, Lamb, batch_layout
+from bigvit.models.timm_skeleton import counted
+from bigvit.recipe import AdamW, CrossEntropy, Images, Lamb, Timm, batch_layout
 from bigvit.recipe.check import check_recipe, check_training, leaves
 from bigvit.recipe.find import all_recipes, module_of
 from bigvit.recipe.store import recipe_from_json, to_json
@@ -117,6 +118,8 @@ def assert_values(name: str, dataset: str, starts_from: str, wanted: dict[str, A
         "data.classes": classes,
         "model.num_classes": classes,
     }
+    if "teacher.image_size" in wanted:
+        del wanted["teacher"]
     found = dict(leaves(recipe))
     assert {path: found[path] for path in wanted} == wanted
     before, sizes = ALL[starts_from].model, ("embed_dim", "depth", "patch_size", "pooling")
@@ -132,6 +135,36 @@ def test_deit(dataset: str):
     for start, size in (("deit_b16_in1k_224", 224), ("deit_b16_in1k_224_ft384", 384)):
         wanted = {**own, "data.image_size": size}
         assert_values(f"{start}_ft_{dataset}", dataset, start, wanted)
+
+
+@each_of("dataset", SIX)
+def test_distilled_deit(dataset: str):
+    """As without, but for the token, whose head learns from a teacher of the data's classes."""
+    for start, size in (("deit_b16_in1k_224_token", 224), ("deit_b16_in1k_224_token_ft384", 384)):
+        name = f"{start}_ft_{dataset}"
+        teacher = RECIPES[name].teacher
+        wanted: dict[str, Any] = {
+            "teacher.image_size": size,
+            "batch_size": 768,
+            "objectives.0.weight": 0.5,
+            "objectives.0.smoothing": 0.1,
+            "objectives.1.weight": 0.5,
+            "objectives.1.head": "distillation",
+            "data.image_size": size,
+        }
+        if not dataset.startswith("inat"):
+            wanted |= SGD_OF_DEIT
+        wanted["data.erasing"] = 0.1 if dataset.startswith("inat") else 0.0
+        assert_values(name, dataset, start, wanted)
+        plain = RECIPES[f"{start.replace('_token', '')}_ft_{dataset}"]
+        own, theirs = dict(leaves(RECIPES[name])), dict(leaves(plain))
+        changed = {path for path in own.keys() | theirs.keys() if own.get(path) != theirs.get(path)}
+        parts = ("source", "starts_from", "model.distillation", "objectives", "teacher")
+        assert all(path.startswith(parts) for path in changed)
+        assert teacher is not None
+        assert isinstance(teacher.model, Timm) and teacher.model.architecture == "regnety_160"
+        if dataset in ("cifar10", "flowers102"):
+            assert counted(teacher.model, size) == teacher.model.sizes
 
 
 @each_of("start", FAMILIES)
@@ -154,8 +187,9 @@ def test_what_is_tuned_as_section_3_7_1_3_says(start: str):
 
 def test_there_are_no_others():
     test_deit()
+    test_distilled_deit()
     test_what_is_tuned_as_section_3_7_1_3_says()
-    assert set(RECIPES) == SEEN and len(SEEN) == 2 * 6 + 4 * 6 + 2 * 6 + 4 * 6 + 3 * 15
+    assert set(RECIPES) == SEEN and len(SEEN) == 4 * 6 + 4 * 6 + 2 * 6 + 4 * 6 + 3 * 15
 
 
 def test_every_recipe_of_a_data_set_has_its_published_counts():

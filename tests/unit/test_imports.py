@@ -199,8 +199,7 @@ def test_only_scripts_start_training() -> None:
     starters = {
         n for n, modules in IMPORTS.items() if any(within(m, "bigvit.train") for m in modules)
     }
-    # a transfer's trainings are checked before the first begins, each as its own start checks it
-    assert starters == {"scripts/train.py", "transfer/run.py"}
+    assert starters == {"scripts/train.py"}
 
 
 def test_nothing_is_pickled_and_one_file_unpickles_without_running_anything() -> None:

@@ -231,7 +231,8 @@ def test_parsing_a_training_command_imports_no_torch() -> None:
 def test_checking_a_training_command_imports_no_torch(tmp_path: Path) -> None:
     done = python(
         "import sys\n"
-        "from bigvit.train import check, parse\n"
+        "from bigvit.recipe.parse import parse\n"
+        "from bigvit.training.check import check\n"
         "cut, start = check(parse(['digits_vit', '--run-dir', sys.argv[1]]), 2)\n"
         "print(cut.micro_batch, start.checkpoint)\n"
         "print(*sorted({'torch', 'deepspeed'} & set(sys.modules)))",

@@ -203,7 +203,7 @@ def test_a_run_that_is_done_says_its_best_and_what_to_type(tmp_path: Path) -> No
 
 
 def test_a_patience_needs_to_know_what_is_better() -> None:
-    from bigvit.train import check
+    from bigvit.training.check import check
 
     for options, said in (
         (Run(patience=3, engine="single"), "--patience 3: better by what?"),

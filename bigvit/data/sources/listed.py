@@ -106,7 +106,8 @@ def _flowers(root: Path, split: Split) -> tuple[list[Listed], list[str]]:
 
 
 def _cars(root: Path, split: Split) -> tuple[list[Listed], list[str]]:
-    """Test images have their classes in a file of their own, which lies beside or in devkit/."""
+    """Test images have their classes in a file of their own, which lies beside or in devkit/.
+    Kaggle's copy has images in a folder within the folder."""
     meta = root / "devkit" / "cars_meta.mat"
     classes = [str(name) for name in np.atleast_1d(_matlab(meta, "class_names"))]
     file = root / "devkit" / "cars_train_annos.mat"
@@ -116,7 +117,10 @@ def _cars(root: Path, split: Split) -> tuple[list[Listed], list[str]]:
     rows = np.atleast_1d(_matlab(file, "annotations"))
     if "class" not in (rows.dtype.names or ()):
         raise ValueError(f"{file.name} says no classes")
-    return [Listed(f"cars_{split}/{row['fname']}", int(row["class"]) - 1) for row in rows], classes
+    folder = f"cars_{split}"
+    if (root / folder / folder).is_dir():
+        folder = f"{folder}/{folder}"
+    return [Listed(f"{folder}/{row['fname']}", int(row["class"]) - 1) for row in rows], classes
 
 
 def _food(root: Path, split: Split) -> tuple[list[Listed], list[str]]:
