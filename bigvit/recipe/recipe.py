@@ -111,8 +111,7 @@ class Recipe:
     def gathers(self, module: str) -> bool:
         """Whether a BatchNorm of the model gathers statistics in training, by its name. One whose
         weights are frozen does not: it normalises by what it has."""
-        trained = trains(f"{module}.", self.trainable, self.model.beginning)
-        return trained and self.model.gathers(module)
+        return self.trains(f"{module}.", 0) and self.model.gathers(module)
 
     @property
     def evaluated(self) -> bool:
