@@ -20,12 +20,13 @@ from bigvit.data.batch import Draws
 from bigvit.data.loader import test_places
 from bigvit.data.mix import draw
 from bigvit.data.sampler import Sampler
+from bigvit.dense.mean_iou import shared
 from bigvit.engines.build import outline
 from bigvit.engines.deepspeed.config import read_sharding, stage_of
 from bigvit.layers.stochastic_depth import Dropped, Kept, drops
 from bigvit.plan.states import States, states
 from bigvit.plan.traffic import totals, traffic
-from bigvit.recipe import Command, Layout, Recipe, Run
+from bigvit.recipe import Command, Layout, Recipe, Run, Segmentation
 from bigvit.rehearse.checkpoint import rehearse_checkpoint
 from bigvit.rehearse.part import Part, rehearse
 from bigvit.rehearse.pieces import Pieces
@@ -156,17 +157,23 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
     if recipe.data.tested:
         images = getattr(recipe.data, "test_images", None) or 50_000
         places = (
-            place.id
-            for each in range(layout.world)
-            for batch in test_places(images, layout.micro_batch, each, layout.world)
-            for place in batch
-            if place.real
+            id for each in range(layout.world) for id in _tested(recipe, layout, each, images)
         )
         once = sorted(places) == list(range(images))
         yield (
             "an evaluation counts every test image once",
             ("" if once else "no: ") + f"the places of {images} images on {layout.world} ranks",
         )
+
+
+def _tested(recipe: Recipe, layout: Layout, rank: int, images: int) -> Iterator[int]:
+    """The test images that a rank counts."""
+    cut = layout.micro_batch, rank, layout.world
+    if isinstance(recipe.data, Segmentation):
+        yield from (id for group in shared(range(images), *cut) for id in group)
+    else:
+        batches = test_places(images, *cut)
+        yield from (place.id for batch in batches for place in batch if place.real)
 
 
 def _passes(recipe: Recipe, every: Draws, own: Draws) -> Iterator[tuple[int, Any, Any]]:
