@@ -78,6 +78,15 @@ class Task(nn.Module):
         kept = {name for name in self.state_dict() if not name.startswith(FOLLOWER)}
         return {name: buffer for name, buffer in self.named_buffers() if name in kept}
 
+    def cast_constants(self, dtype: torch.dtype) -> None:
+        """Other buffers, as Swin's masks, in the type of the weights: engines that cast weights
+        leave them as they are."""
+        kept = {id(buffer) for buffer in self.statistics().values()}
+        for module in self.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_floating_point() and id(buffer) not in kept:
+                    setattr(module, name, buffer.to(dtype))
+
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """All but a follower's, which are an average of these."""
         named = self.named_parameters()
