@@ -119,6 +119,25 @@ def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
             pass
 
 
+class Size(NamedTuple):
+    """How large a model is."""
+
+    parameters: int
+    macs: int  # multiply-accumulates of an image's forward pass
+
+
+def size_of(recipe: Recipe) -> Size:
+    """The model with the head that answers in the place of its own, if there is one."""
+    model, pixels, head = recipe.model, recipe.data.image_size, head_of(recipe)
+    return Size(model.parameters(pixels) + head.parameters, model.macs(pixels) + head.macs)
+
+
+def head_of(recipe: Recipe) -> Size:
+    """That head alone; 0 where there is none. A detector's is that of training."""
+    ops = [] if recipe.dense is None else list(heads(recipe.dense, recipe))
+    return Size(sum(op.parameters * op.times for op in ops), sum(op.macs * op.times for op in ops))
+
+
 @lru_cache
 def _weights(
     model: Model,
@@ -187,7 +206,7 @@ def _of(op: Op, block: int | None, layer: int, module: int, trained: bool) -> It
         yield from [made(op.parameters // 2, op.parameters // 2)] * 2
     elif op.kind == "affine":  # of shape (1, 1, D)
         yield from [made(op.parameters // 2, 1)] * 2
-    elif op.kind == "embedding" and "table" not in op.module:
-        yield made(op.parameters, 1)
+    elif op.kind == "embedding":
+        yield made(op.parameters, op.rows)
     else:
         yield made(op.parameters, op.parameters)

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -21,12 +21,13 @@ from bigvit.data.batch import Draws
 from bigvit.data.mix import draw
 from bigvit.data.sampler import Sampler
 from bigvit.data.tested import test_places
+from bigvit.dense.mean_iou import shared
 from bigvit.engines.build import outline
 from bigvit.engines.deepspeed.config import read_sharding, stage_of
 from bigvit.layers.stochastic_depth import Dropped, Kept, drops
 from bigvit.plan.states import States, states
 from bigvit.plan.traffic import totals, traffic
-from bigvit.recipe import Command, Detection, Layout, Recipe, Run
+from bigvit.recipe import Command, Detection, Layout, Recipe, Run, Segmentation
 from bigvit.rehearse.checkpoint import rehearse_checkpoint
 from bigvit.rehearse.part import Part, rehearse
 from bigvit.rehearse.pieces import Pieces
@@ -156,13 +157,8 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
     )
     if recipe.data.tested:
         images = getattr(recipe.data, "test_images", None) or 50_000
-        standing = _standing(recipe, images)
         places = (
-            place.id
-            for each in range(layout.world)
-            for batch in test_places(images, layout.micro_batch, each, layout.world, standing)
-            for place in batch
-            if place.real
+            id for each in range(layout.world) for id in _tested(recipe, layout, each, images)
         )
         once = sorted(places) == list(range(images))
         yield (
@@ -176,6 +172,16 @@ def _standing(recipe: Recipe, images: int) -> NDArray[np.bool_] | None:
     `scenes.standing_of`."""
     turned = isinstance(recipe.data, Detection) and recipe.data.turns
     return np.arange(images) % 4 == 3 if turned else None
+
+
+def _tested(recipe: Recipe, layout: Layout, rank: int, images: int) -> Iterator[int]:
+    """The test images that a rank counts."""
+    cut = layout.micro_batch, rank, layout.world
+    if isinstance(recipe.data, Segmentation):
+        yield from (id for group in shared(range(images), *cut) for id in group)
+    else:
+        batches = test_places(images, *cut, _standing(recipe, images))
+        yield from (place.id for batch in batches for place in batch if place.real)
 
 
 def _passes(recipe: Recipe, every: Draws, own: Draws) -> Iterator[tuple[int, Any, Any]]:
@@ -210,7 +216,9 @@ def _shorter(recipe: Recipe, layout: Layout, run: Run) -> tuple[Recipe, Layout]:
     """What an update is done of here: few micro-batches, and of ZeRO-3 few blocks."""
     micro, model = min(MICRO, layout.accumulation), recipe.model
     if run.engine == "deepspeed" and stage_of(read_sharding(run.arrangement)) == 3:
-        if isinstance(depth := getattr(model, "depth", None), int) and depth > BLOCKS:
+        # a head reads blocks by number, and the depth of stages is a sum
+        deep = any(each.name == "depth" for each in fields(model)) and recipe.dense is None
+        if deep and getattr(model, "depth", 0) > BLOCKS:
             micro, model = 1, replace(model, **{"depth": BLOCKS})
     short = Layout(layout.world, layout.micro_batch, micro)
     return replace(recipe, model=model, batch_size=short.batch_size), short
