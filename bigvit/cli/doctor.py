@@ -19,6 +19,7 @@ from bigvit.hosts.doctor.facts import Facts, Question, standing
 from bigvit.hosts.doctor.meet import Meeting, Met
 from bigvit.hosts.doctor.reduce import Part
 from bigvit.hosts.hostfile import Done, check_host, read_hostfile, run_here, run_on
+from bigvit.plan.weights import size_of
 from bigvit.recipe import Recipe, Run
 from bigvit.recipe.find import find_recipe
 
@@ -230,7 +231,7 @@ def _room(recipe: Recipe | None) -> int:
     if recipe is None:
         return 0
     each = 12 if recipe.ema is None else 16  # float32: the weight, two moments, the average
-    return recipe.model.parameters(recipe.data.image_size) * each * (Run().keep + 1)
+    return size_of(recipe).parameters * each * (Run().keep + 1)
 
 
 def _print_table(facts: Mapping[str, Facts], met: Mapping[str, Met]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 
 from bigvit.cli.arguments import A_RECIPE, Add
 from bigvit.cli.table import print_table
-from bigvit.recipe import MaskRCNN, Recipe, UperNet
+from bigvit.recipe import Recipe
 from bigvit.recipe.bounds import Side
 
 KEYS = ("name", "kind", "model", "parameters", "image_size", "data", "source", "paper")
@@ -34,6 +34,7 @@ def add(add: Add) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
+    from bigvit.plan.weights import size_of
     from bigvit.recipe import sides
     from bigvit.recipe.find import all_recipes, by_paper
 
@@ -54,13 +55,13 @@ def _list(options: argparse.Namespace) -> None:
         )
         if not all(wanted):
             continue
-        if (model, size) not in counted:  # many recipes train one model
-            counted[model, size] = model.parameters(size)
-        parameters, paper = counted[model, size], papers[name]
+        if (key := (model, size, recipe.dense)) not in counted:  # many recipes train one model
+            counted[key] = size_of(recipe).parameters
+        parameters, paper = counted[key], papers[name]
         if paper not in groups.values():
             groups[len(rows)] = paper
         pixels = f"{size[0]}x{size[1]}" if isinstance(size, tuple) else str(size)
-        cells = f"{kind} {model.summary}", f"{parameters / 1e6:.2f} M", pixels, recipe.source
+        cells = recipe.summary, f"{parameters / 1e6:.2f} M", pixels, recipe.source
         rows.append((name, *cells))
         values = (name, kind, model.summary, parameters, list(sides(size)), data)
         found.append(dict(zip(KEYS, (*values, recipe.source, paper), strict=True)))
@@ -113,7 +114,7 @@ def _show(options: argparse.Namespace) -> None:
         *([] if teacher is None else [("teacher", type(teacher.model).__name__)]),
         ("parameters", f"{model.parameters(data.image_size):,}"),
         ("multiply-accumulates", f"{model.macs(data.image_size) / 1e9:.4g} G an image"),
-        *([] if recipe.dense is None else [("its dense head", _head(recipe.dense, recipe))]),
+        *([] if recipe.dense is None else [("its dense head", _head(recipe))]),
         (
             "updates",
             f"{recipe.updates:,} ({recipe.updates_per_epoch:,} an epoch; "
@@ -126,14 +127,12 @@ def _show(options: argparse.Namespace) -> None:
         print(f"{path.ljust(width)}  {value}")
 
 
-def _head(dense: UperNet | MaskRCNN, recipe: Recipe) -> str:
+def _head(recipe: Recipe) -> str:
     """What a head computes that answers in the place of the model's own."""
-    from bigvit.plan.weights import heads
+    from bigvit.plan.weights import head_of
 
-    ops = list(heads(dense, recipe))
-    parameters = sum(op.parameters * op.times for op in ops)
-    macs = sum(op.macs * op.times for op in ops) / 1e9
-    return f"{parameters:,} parameters, {macs:.4g} G multiply-accumulates an image"
+    parameters, macs = head_of(recipe)
+    return f"{parameters:,} parameters, {macs / 1e9:.4g} G multiply-accumulates an image"
 
 
 def _diff(options: argparse.Namespace) -> None:

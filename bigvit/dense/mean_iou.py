@@ -116,11 +116,10 @@ def mean_iou(
     bad = list[int]()
     normalise = Normalise(data, ranks.device)
     wanted = range(len(source)) if only is None else only
-    groups = [wanted[i : i + batch_size] for i in range(0, len(wanted), batch_size)]
-    mine = groups[ranks.rank :: ranks.world]
+    mine = shared(wanted, batch_size, ranks.rank, ranks.world)
     ids = (id for group in mine for id in group)
     stream = in_order(WholeScenes(source, data, scales), ids, workers)
-    steps = iter(range(-(-len(groups) // ranks.world)))
+    steps = iter(range(-(-len(wanted) // (batch_size * ranks.world))))
 
     def fetch() -> list[WholeScene] | None:
         step = next(steps, None)
@@ -150,6 +149,12 @@ def mean_iou(
         tuple(source.name(id) for id in every),
         time.perf_counter() - began,
     )
+
+
+def shared(wanted: Sequence[int], size: int, rank: int, world: int) -> list[Sequence[int]]:
+    """A rank's groups of so many images."""
+    groups = [wanted[i : i + size] for i in range(0, len(wanted), size)]
+    return groups[rank::world]
 
 
 def _read(made: Any) -> WholeScene:

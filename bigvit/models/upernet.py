@@ -115,7 +115,10 @@ def scaled(x: Tensor, kept: Tensor | None) -> Tensor:
 
 
 def resized(x: Tensor, size: Sequence[int]) -> Tensor:
-    """x (B, C, h, w) at another size, by bilinear interpolation between the cells' centres."""
+    """x (B, C, h, w) at another size, by bilinear interpolation between the cells' centres. In
+    float32 or wider, as torch's autocast has it: the gradient of a cell is a sum over all that is
+    made of it."""
     if tuple(x.shape[2:]) == tuple(size):
         return x
-    return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=False)
+    found = F.interpolate(upcast(x), size=tuple(size), mode="bilinear", align_corners=False)
+    return found.to(x.dtype)

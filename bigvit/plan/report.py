@@ -10,6 +10,7 @@ from typing import Any
 from bigvit.plan.activations import executed_macs
 from bigvit.plan.choose import Choice, Machines
 from bigvit.plan.follower import trained_macs
+from bigvit.plan.weights import head_of, size_of
 from bigvit.recipe import Digits, Images, Recipe, sides
 
 GB = 1e9
@@ -60,7 +61,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "network": plan.machines.network,
         "calibrated": plan.measured,
         "modelled": "memory and time are computed, not measured",
-        "parameters": plan.recipe.model.parameters(plan.recipe.data.image_size),
+        "parameters": size_of(plan.recipe).parameters,
+        "head_parameters": head_of(plan.recipe).parameters,
         "flops_per_image": {
             "dense": 6 * macs.dense,
             "executed": 2 * (macs.forward + macs.backward),
@@ -113,8 +115,9 @@ def lines(plan: Plan) -> Iterator[str]:
         where += f" on {machines.nodes} nodes of {machines.per_node}"
     yield f"{plan.name} on {where}{network}: modelled{_basis(plan)}"
     skipped = f", {_flops(done)} executed" if done < 5.99 * macs.dense else ""
+    head = "" if recipe.dense is None else f" ({head_of(recipe).parameters:,} of its head)"
     yield (
-        f"model: {recipe.model.parameters(recipe.data.image_size):,} parameters; "
+        f"model: {size_of(recipe).parameters:,} parameters{head}; "
         f"{_flops(6 * macs.dense)} an image, forward and backward{skipped}"
     )
 
@@ -252,7 +255,8 @@ class _Training:
 
 def _training(plan: Plan, choice: Choice) -> _Training:
     recipe, data = plan.recipe, plan.recipe.data
-    tested = (data.test_images or 0) if isinstance(data, Images) else 0
+    tested = 0 if isinstance(data, Digits) else (data.test_images or 0)
+    tested *= 1 if isinstance(data, Images | Digits) else data.windows
     macs = trained_macs(recipe)
     own = choice.clock.update - choice.clock.teacher - choice.clock.follower
     share = executed_macs(recipe).dense / (macs.forward + macs.backward)

@@ -119,6 +119,25 @@ def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
             pass
 
 
+class Size(NamedTuple):
+    """How large a model is."""
+
+    parameters: int
+    macs: int  # multiply-accumulates of an image's forward pass
+
+
+def size_of(recipe: Recipe) -> Size:
+    """The model with the head that answers in the place of its own, if there is one."""
+    model, pixels, head = recipe.model, recipe.data.image_size, head_of(recipe)
+    return Size(model.parameters(pixels) + head.parameters, model.macs(pixels) + head.macs)
+
+
+def head_of(recipe: Recipe) -> Size:
+    """That head alone; 0 where there is none. A detector's is that of training."""
+    ops = [] if recipe.dense is None else list(heads(recipe.dense, recipe))
+    return Size(sum(op.parameters * op.times for op in ops), sum(op.macs * op.times for op in ops))
+
+
 @lru_cache
 def _weights(
     model: Model,

@@ -91,6 +91,12 @@ class Recipe:
         return next(found, None)
 
     @property
+    def summary(self) -> str:
+        """The model in words, with the head that answers in the place of its own."""
+        head = "" if self.dense is None else f" with {type(self.dense).__name__}"
+        return f"{type(self.model).__name__} {self.model.summary}{head}"
+
+    @property
     def answers(self) -> bool:
         """Whether a head is trained that says something of an image."""
         return self.classifies or self.dense is not None

@@ -32,6 +32,11 @@ class Scene:
         return 3
 
     @property
+    def windows(self) -> int:
+        """How many images of `image_size` are predicted of a test image."""
+        return 1
+
+    @property
     def groups(self) -> tuple[ViewGroup, ...]:
         return ()
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from bigvit.recipe.bounds import Bound, Classes, Share, ShareBelow1, Side, Weight, Width, allow
 from bigvit.recipe.data import Mean, Repeats, Std
-from bigvit.recipe.depth import ImageSize
+from bigvit.recipe.depth import ImageSize, sides
 from bigvit.recipe.models.ops import Op, batch_norm, conv, norm
 from bigvit.recipe.scene import Count, Factors, Scene, TestCount
 
@@ -62,6 +62,13 @@ class Segmentation(Scene):
     # between windows of `image_size` that a test image is seen through, pixels; their logits are
     # averaged where they overlap
     stride: Side[int]
+
+    @property
+    def windows(self) -> int:
+        """How many a test image is seen through, if it is a photograph of 4 x 3."""
+        seen = self.shortest, min(self.longest, 4 * self.shortest // 3)
+        each = zip(seen, sides(self.image_size), strict=True)
+        return prod(1 + -(-max(0, length - window) // self.stride) for length, window in each)
 
 
 @dataclass(frozen=True)

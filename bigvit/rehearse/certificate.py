@@ -11,6 +11,7 @@ from bigvit.checkpoint import metrics
 from bigvit.engines.check import check
 from bigvit.plan.choose import Choice, Machines
 from bigvit.plan.devices import find_device
+from bigvit.plan.weights import heads
 from bigvit.recipe import Command, Layout, batch_layout
 from bigvit.recipe.parse import parse
 from bigvit.recipe.store import differences, digest, filled, recipe_from_json, to_json
@@ -72,7 +73,10 @@ def asked(words: Sequence[str], ranks: int, per_node: int | None, rank: int) -> 
 
 def _check_memory(command: Command, ranks: int) -> None:
     """Refuse what would not fit into this machine: four processes, and lists of all pieces."""
-    tensors = 4 * sum(op.times for op in command.recipe.model.ops(command.recipe.data.image_size))
+    recipe = command.recipe
+    ops = [*recipe.model.ops(recipe.data.image_size)]
+    ops += [op for each in recipe.objectives for op in heads(each, recipe)]
+    tensors = 4 * sum(op.times for op in ops)
     needed = 4 * A_RANK + A_SLICE * ranks * 2 * tensors
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > pages:

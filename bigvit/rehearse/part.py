@@ -21,12 +21,13 @@ from bigvit.data.batch import Batch
 from bigvit.data.class_weights import asks_for_labels
 from bigvit.data.label_maps.cropping import SparseMaps
 from bigvit.data.mix import draw
+from bigvit.data.objects import OwnObjects, joined
 from bigvit.data.prepare import Prepare
 from bigvit.data.workers import view_shapes
 from bigvit.engines.build import build_engine, outline
 from bigvit.engines.engine import Engine, Pending
 from bigvit.ranks.joining import Ranks
-from bigvit.recipe import Layout, Rates, Recipe, Run, sides
+from bigvit.recipe import Detection, Layout, Rates, Recipe, Run, Segmentation, sides
 from bigvit.rehearse.pieces import Piece
 from bigvit.rehearse.pretend import Pretend, forget, held
 from bigvit.task import Task
@@ -139,7 +140,22 @@ def _batch(recipe: Recipe, layout: Layout, task: Task, rank: int, micro: int) ->
     if recipe.maps:
         cells = torch.zeros(size, 1, 1, 1)
         maps = SparseMaps(torch.zeros(size, 5).double(), cells.int(), cells.half())
+    labels = objects = sizes = None
+    if isinstance(recipe.data, Segmentation):
+        labels = images[:, 0]
+    if isinstance(recipe.data, Detection):
+        objects = joined([_an_object(recipe.data)] * size)
+        sizes = torch.tensor([sides(recipe.data.image_size)] * size)
     shapes = view_shapes(recipe.data)
     views = tuple(torch.zeros(size, *each, dtype=torch.uint8) for each in shapes)
     of = images, numbers, numbers, numbers, 0, micro, real, bad, mix, draws
-    return Batch(*of, maps=maps, views=views)
+    of_scene: dict[str, Any] = {"labels": labels, "objects": objects, "sizes": sizes}
+    return Batch(*of, maps=maps, views=views, **of_scene)
+
+
+def _an_object(data: Detection) -> OwnObjects:
+    """One that is as large as its image."""
+    height, width = sides(data.image_size)
+    frame = np.array([[0, 0, width, height]])
+    bits = np.zeros(-(-height * width // 8), np.uint8)
+    return OwnObjects(frame.astype(np.float32), np.zeros(1, np.int64), frame, [bits])

@@ -21,12 +21,13 @@ from bigvit.data.batch import Draws
 from bigvit.data.mix import draw
 from bigvit.data.sampler import Sampler
 from bigvit.data.tested import test_places
+from bigvit.dense.mean_iou import shared
 from bigvit.engines.build import outline
 from bigvit.engines.deepspeed.config import read_sharding, stage_of
 from bigvit.layers.stochastic_depth import Dropped, Kept, drops
 from bigvit.plan.states import States, states
 from bigvit.plan.traffic import totals, traffic
-from bigvit.recipe import Command, Detection, Layout, Recipe, Run
+from bigvit.recipe import Command, Detection, Layout, Recipe, Run, Segmentation
 from bigvit.rehearse.checkpoint import rehearse_checkpoint
 from bigvit.rehearse.part import Part, rehearse
 from bigvit.rehearse.pieces import Pieces
@@ -158,11 +159,9 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
         images = getattr(recipe.data, "test_images", None) or 50_000
         standing = _standing(recipe, images)
         places = (
-            place.id
+            id
             for each in range(layout.world)
-            for batch in test_places(images, layout.micro_batch, each, layout.world, standing)
-            for place in batch
-            if place.real
+            for id in _tested(recipe, layout, each, images, standing)
         )
         once = sorted(places) == list(range(images))
         yield (
@@ -176,6 +175,18 @@ def _standing(recipe: Recipe, images: int) -> NDArray[np.bool_] | None:
     `scenes.standing_of`."""
     turned = isinstance(recipe.data, Detection) and recipe.data.turns
     return np.arange(images) % 4 == 3 if turned else None
+
+
+def _tested(
+    recipe: Recipe, layout: Layout, rank: int, images: int, standing: NDArray[np.bool_] | None
+) -> Iterator[int]:
+    """The test images that a rank counts."""
+    cut = layout.micro_batch, rank, layout.world
+    if isinstance(recipe.data, Segmentation):
+        yield from (id for group in shared(range(images), *cut) for id in group)
+    else:
+        batches = test_places(images, *cut, standing)
+        yield from (place.id for batch in batches for place in batch if place.real)
 
 
 def _passes(recipe: Recipe, every: Draws, own: Draws) -> Iterator[tuple[int, Any, Any]]:

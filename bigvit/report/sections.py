@@ -3,6 +3,7 @@ is in `computed.py`."""
 
 from collections.abc import Iterator, Sequence
 
+from bigvit.plan.weights import size_of
 from bigvit.recipe.store import differences
 from bigvit.report import course
 from bigvit.report.blocks import (
@@ -84,12 +85,13 @@ def _figures(told: Told) -> Iterator[Figure]:
             detail += f" · {duration(seconds)} left"
         yield Figure("In training", duration(pace.seconds), detail)
     if recipe is not None:
-        model, side = recipe.model, recipe.data.image_size
+        side = recipe.data.image_size
         pixels = f"{side[0]} × {side[1]}" if isinstance(side, tuple) else f"{side}"
-        macs = model.macs(side)
+        parameters, macs = size_of(recipe)
         unit, name = (1e9, "GMAC") if macs >= 1e8 else (1e6, "MMAC")
-        detail = f"{type(model).__name__} · {macs / unit:.3g} {name} at {pixels}\u00a0px"
-        yield Figure("Parameters", _parameters(model.parameters(side)), detail)
+        kinds = [type(each).__name__ for each in (recipe.model, recipe.dense) if each is not None]
+        detail = f"{' + '.join(kinds)} · {macs / unit:.3g} {name} at {pixels}\u00a0px"
+        yield Figure("Parameters", _parameters(parameters), detail)
 
 
 def _parameters(count: int) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bigvit.checkpoint.manifest import batch_of
 from bigvit.plan.choose import Choice
+from bigvit.plan.weights import head_of, size_of
 from bigvit.recipe import Command, Detection, Layout
 from bigvit.training.run_folder import RunFolder
 from bigvit.training.status import standing
@@ -33,14 +34,16 @@ def beginning(
         planned: where the device is known.
     """
     recipe, run = command.recipe, command.run
-    model, data = recipe.model, recipe.data
-    size = data.image_size
+    data, size = recipe.data, recipe.data.image_size
     pixels = f"{size[0]} x {size[1]}" if isinstance(size, tuple) else str(size)
     turned = ", turned for images that stand" if isinstance(data, Detection) and data.turns else ""
-    kind = f"{type(model).__name__} {model.summary}"
-    if model.described:
-        flops = 2 * model.macs(size)
-        kind += f", {_short(model.parameters(size))} parameters, {_short(flops)}FLOPs an image"
+    kind = recipe.summary
+    if recipe.model.described:
+        (parameters, macs), own = size_of(recipe), ""
+        if recipe.dense is not None:
+            head = head_of(recipe)
+            own = f" (its head {_short(head.parameters)} and {_short(2 * head.macs)})"
+        kind += f", {_short(parameters)} parameters, {_short(2 * macs)}FLOPs an image{own}"
     train, test, classes = images
     tested = f", {test:,} to test on" if test else ""
     ways = (
