@@ -19,6 +19,9 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_leaves
 
 READ = torch.ops.aten._local_scalar_dense.default
+NONZERO, UNIQUE = torch.ops.aten.nonzero.default, torch.ops.aten._unique2.default
+FOUND, SUPPRESSION = (NONZERO, UNIQUE), "torchvision::nms"
+"""Whose results are as large as the values say."""
 KINDS = {
     "allreduce_": "all-reduce",
     "_allgather_base_": "all-gather",
@@ -44,7 +47,8 @@ class _Forgetful(FakeTensorConverter):
 class Pretend(FakeTensorMode):
     """Tensors are shapes alone: but whole numbers, and single ones that follow from no other
     tensor, are there, as code goes by them. What the host reads of a tensor that is not there is 1,
-    and no comparison is true: so a norm is finite, and nothing has overflowed."""
+    and no comparison is true: so a norm is finite, and nothing has overflowed. Of vectors that are
+    not there all numbers are looked for and found, and all boxes stay."""
 
     @property
     def avoid_device_init(self) -> bool:
@@ -72,6 +76,8 @@ class Pretend(FakeTensorMode):
             if func is READ:
                 kind = tensors[0].dtype
                 return False if kind == torch.bool else 1.0 if kind.is_floating_point else 1
+            if func in FOUND or func._schema.name == SUPPRESSION:
+                return self._found(func, tensors[0])
             return super().__torch_dispatch__(func, types, args, given)
         out = None
         if not tensors or not _there(tensors):
@@ -80,6 +86,14 @@ class Pretend(FakeTensorMode):
             return out
         with unset_fake_temporarily():
             return func(*args, **given)
+
+    def _found(self, func: Any, among: Tensor) -> Any:
+        """All of it: so shapes are the largest that there can be."""
+        with unset_fake_temporarily():
+            every = torch.arange(len(among))
+        if func is UNIQUE:
+            return every[:1], every, every[:0]
+        return every if func._schema.name == SUPPRESSION else every[:, None]
 
     def _repeated(self, every: Tensor, own: Tensor) -> None:
         """Whole numbers of other ranks are as this rank's own: code goes by them."""
