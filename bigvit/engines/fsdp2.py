@@ -87,7 +87,7 @@ class FSDP2Engine:
         def there(t: Tensor) -> Tensor:
             """With room for a weight; a constant, as Swin's masks, in the type that torch makes of
             weights."""
-            if t.is_meta:
+            if isinstance(t, DTensor):
                 return torch.empty_like(t, device=where)
             return t.to(ranks.device, narrow if t.is_floating_point() else t.dtype)
 

@@ -206,7 +206,7 @@ def _of(op: Op, block: int | None, layer: int, module: int, trained: bool) -> It
         yield from [made(op.parameters // 2, op.parameters // 2)] * 2
     elif op.kind == "affine":  # of shape (1, 1, D)
         yield from [made(op.parameters // 2, 1)] * 2
-    elif op.kind == "embedding" and "table" not in op.module:
-        yield made(op.parameters, 1)
+    elif op.kind == "embedding":
+        yield made(op.parameters, op.rows)
     else:
         yield made(op.parameters, op.parameters)

@@ -34,6 +34,7 @@ class Op(NamedTuple):
     wide: int = 0  # elements that backward needs of it in float32 or wider
     block: int | None = None  # the first of the `times` blocks that it is computed in, from 0
     branch: int = 0  # of the block's residual branches, which drop samples one by one
+    rows: int = 1  # the first dimension of an embedding
 
 
 def repeat(times: int, ops: Iterable[Op], first: int = 0) -> Iterator[Op]:
@@ -46,9 +47,10 @@ def in_branch(branch: int, *ops: Iterable[Op]) -> Iterator[Op]:
     return (op._replace(branch=branch) for some in ops for op in some)
 
 
-def embedding(parameter: str, numbers: int, *, decayed: bool = False) -> Op:
+def embedding(parameter: str, numbers: int, *, decayed: bool = False, rows: int = 1) -> Op:
     """Learned numbers that are added to tokens, or join them."""
-    return Op(parameter, "embedding", numbers, 0, 0, shape=(0, numbers, 1) if decayed else None)
+    shape = (0, numbers, 1) if decayed else None
+    return Op(parameter, "embedding", numbers, 0, 0, shape=shape, rows=rows)
 
 
 def linear(

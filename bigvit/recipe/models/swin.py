@@ -85,12 +85,13 @@ class Swin(StagedAttention):
         (h, w), (down, across) = grid, self.window(grid)
         padded = -(-h // down) * down * -(-w // across) * across  # to whole windows
         table = f"{block}.attn.relative_position_bias_table"
+        offsets = (2 * down - 1) * (2 * across - 1)
         pairs = padded * down * across
         attending = [
             stream(f"{block}.norm1", h * w, d),
             norm(f"{block}.norm1", h * w, d, keeps=False),
             linear(f"{block}.attn.qkv", padded, d, 3 * d),
-            embedding(table, (2 * down - 1) * (2 * across - 1) * heads),
+            embedding(table, offsets * heads, rows=offsets),
             # timm's keeps its map
             Op(f"{block}.attn", "attention", 0, 2 * pairs * d, 3 * padded * d + pairs * heads),
             linear(f"{block}.attn.proj", padded, d, d),
