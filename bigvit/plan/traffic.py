@@ -3,6 +3,7 @@ has the formulas. No torch here."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from bigvit.engines.arrangement import NAMED, Arrangement
@@ -23,7 +24,7 @@ from bigvit.plan.cuts import (
 from bigvit.plan.follower import asked, follower_weights, seen
 from bigvit.plan.kept import gathered_bytes, reduced_bytes
 from bigvit.plan.matrices import spread
-from bigvit.plan.weights import BYTES, Weight, weights_of
+from bigvit.plan.weights import BYTES, Weight, heads, weights_of
 from bigvit.recipe import Lamb, Layout, Recipe, Run
 
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"]
@@ -74,7 +75,8 @@ def traffic(
         case "single":
             pass
     kept = sent.kept(layout)
-    return (*each, *sent.matrices(layout, rank), *sent.losses(), *kept)
+    others = sent.matrices(layout, rank), sent.normalised(), sent.losses(), kept
+    return (*each, *chain(*others))
 
 
 def totals(sent: Iterable[Collective]) -> Counter[tuple[str, int]]:
@@ -128,6 +130,15 @@ class Sent:
         yield from self.of("all-reduce", "losses", 4 * len(self.recipe.objectives), 1)
         if statistics := self.weights.gathered:
             yield from self.of("all-reduce", "statistics", 4 * statistics, 1)
+
+    def normalised(self) -> Iterator[Collective]:
+        """What norms of a head are told of the other ranks' images: means and variances, and in
+        backward as many sums, of each micro-batch."""
+        every = (op for each in self.recipe.objectives for op in heads(each, self.recipe))
+        norms = [op.parameters for op in every if op.kind == "batch norm"]
+        own, times, more = 4 * self.micro * sum(norms), self.micro * len(norms), self.micro
+        yield from self.of("all-gather", "statistics", self.world * own, times, spread=more)
+        yield from self.of("all-reduce", "statistics", own, times, spread=more)
 
     def kept(self, layout: Layout) -> Iterator[Collective]:
         """What objectives compare and average over ranks."""

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -221,7 +221,9 @@ def _shorter(recipe: Recipe, layout: Layout, run: Run) -> tuple[Recipe, Layout]:
     """What an update is done of here: few micro-batches, and of ZeRO-3 few blocks."""
     micro, model = min(MICRO, layout.accumulation), recipe.model
     if run.engine == "deepspeed" and stage_of(read_sharding(run.arrangement)) == 3:
-        if isinstance(depth := getattr(model, "depth", None), int) and depth > BLOCKS:
+        # a head reads blocks by number, and the depth of stages is a sum
+        deep = any(each.name == "depth" for each in fields(model)) and recipe.dense is None
+        if deep and getattr(model, "depth", 0) > BLOCKS:
             micro, model = 1, replace(model, **{"depth": BLOCKS})
     short = Layout(layout.world, layout.micro_batch, micro)
     return replace(recipe, model=model, batch_size=short.batch_size), short
