@@ -86,6 +86,15 @@ class Task(nn.Module):
         """Those of them that training changes."""
         return gathered(self, self.statistics())
 
+    def cast_constants(self, dtype: torch.dtype) -> None:
+        """Other buffers, as Swin's masks, in the type of the weights: engines that cast weights
+        leave them as they are."""
+        kept = {id(buffer) for buffer in self.statistics().values()}
+        for module in self.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_floating_point() and id(buffer) not in kept:
+                    setattr(module, name, buffer.to(dtype))
+
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """All but a follower's, which are an average of these."""
         named = self.named_parameters()

@@ -82,16 +82,12 @@ class FSDP2Engine:
             first.set_modules_to_backward_prefetch([first])
         fully_shard(self.task, **policy)
         where = torch.device("cpu") if offload else ranks.device
-        narrow = DTYPES[recipe.precision]
-
-        def there(t: Tensor) -> Tensor:
-            """With room for a weight; a constant, as Swin's masks, in the type that torch makes of
-            weights."""
-            if isinstance(t, DTensor):
-                return torch.empty_like(t, device=where)
-            return t.to(ranks.device, narrow if t.is_floating_point() else t.dtype)
-
-        self.task._apply(there)  # but BatchNorm's statistics, which see to that
+        lost = [name for name, b in self.task.named_buffers() if b.is_meta]
+        assert not lost, f"{lost} would be filled with anything"
+        self.task._apply(
+            lambda t: torch.empty_like(t, device=where) if t.is_meta else t.to(ranks.device)
+        )
+        self.task.cast_constants(DTYPES[recipe.precision])
         self.modules = [m for m in self.task.modules() if isinstance(m, FSDPModule)]
         self.statistics = self.task.gathered()
         group = self.mesh.get_group(-1)  # who holds other pieces

@@ -44,6 +44,10 @@ class Block(SwinTransformerBlock):
         super().__init__(*args, **options)
         self.recompute = False
 
+    def _init_buffers(self) -> None:
+        """timm makes the mask where the weights are, and fsdp2's have no memory yet."""
+        self.register_buffer("attn_mask", self.get_attn_mask(), persistent=False)
+
     def forward(self, x: Tensor, grid: Grid, drop: Sequence[Drop]) -> Tensor:  # type: ignore[override]
         """x (B, N, D), its grid (h, w), what the two branches drop -> (B, N, D)."""
         x = add_branches(x, [partial(self._windows, grid)], drop[:1], self.recompute)

@@ -28,7 +28,7 @@ recipe = replace(
     model=replace(
         scenes_mask_rcnn.model,
         embed_dim=12,
-        depths=(1, 1, 1, 1),
+        depths=(1, 2, 1, 1),  # of which one shifts its windows
         num_heads=(1, 1, 2, 2),
         drop_path=StochasticDepth(rate=0.3, group=4),
         num_classes=3,

@@ -18,7 +18,7 @@ from bigvit.plan.devices import DEVICES, Device, find_device, known_as
 from bigvit.plan.make import make_plan
 from bigvit.plan.report import Plan, as_json, command, details
 from bigvit.plan.traffic import Collective
-from bigvit.recipe import Run, SoftDistillation, Teacher, batch_layout
+from bigvit.recipe import Detection, Run, Segmentation, SoftDistillation, Teacher, batch_layout
 from bigvit.recipe.find import find_recipe
 from bigvit.recipe.models.ops import linear, norm
 from bigvit.recipe.parse import parse
@@ -166,6 +166,19 @@ def test_json_says_the_same(capsys):
     first = found["choices"][0]
     assert first["price"] == pytest.approx(2.5 * first["gpu_hours"])
     assert first["bytes"]["peak"] <= first["memory"]
+
+
+def test_an_epoch_has_the_windows_of_its_evaluation():
+    """A photograph of 512 x 682 pixels through windows of 512 at a stride of 341: two."""
+    ade20k, coco = (find_recipe(name)[1].data for name in ("ade20k_swin_t_512", "mask_rcnn_swin_t"))
+    assert isinstance(ade20k, Segmentation) and isinstance(coco, Detection)
+    assert (ade20k.windows, coco.windows) == (2, 1)
+    epochs = [
+        as_json(plan("ade20k_swin_t_512", *more))["choices"][0]["epoch_seconds"]
+        for more in ((), ("--data.test-images", "0"))
+    ]
+    # a forward pass is a third of a training image's work
+    assert epochs[0] / epochs[1] == pytest.approx(1 + 2 * 2_000 / 20_210 / 3, rel=0.02)
 
 
 def test_devices_are_what_their_makers_say():

@@ -106,6 +106,39 @@ def test_a_follower_a_memory_and_views_are_rehearsed(tmp_path):
     assert said["noted"] == 60 * (4 * 64 + 8)
 
 
+DENSE = {
+    "boxes": ("scenes_mask_rcnn", "--batch-size", "4"),
+    "pixels": ("scenes_swin_64", "--batch-size", "8", "--objectives.0.norm", "batch"),
+}
+"""With shifted windows, and norms that see all ranks' images."""
+
+
+def dense(kind: str, way: str, more: tuple[str, ...], tmp_path: Path) -> dict:
+    engine, sharding = way.split()
+    given = ("rehearse", *DENSE[kind], *more, "--engine", engine, "--sharding", sharding)
+    out = tmp_path / "certificate.json"
+    assert main([*given, "--ranks", "2", "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["failed"] == [] and found["counted"]["sent"] == found["predicted"]["sent"]
+    kept = sum(found["predicted"][kind] for kind in ("weights", "masters", "moments", "buffers"))
+    assert found["counted"]["between"] == pytest.approx(kept, rel=0.01)
+    return found
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_trunk_and_head_are_rehearsed(kind, tmp_path):
+    more = ("--precision", "bf16", *(("--micro-batch", "2") if kind == "pixels" else ()))
+    found = dense(kind, "fsdp2 full", more, tmp_path)
+    assert len(found["proved"]) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("way", ["deepspeed zero0", "deepspeed zero2", "deepspeed zero3"])
+def test_trunk_and_head_are_rehearsed_by_deepspeed(kind, way, tmp_path):
+    dense(kind, way, ("--precision", "bf16"), tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", FOLLOWED)
 @pytest.mark.parametrize("way", [*(way for way in WAYS if "node" not in way), "deepspeed near"])

@@ -57,6 +57,7 @@ class DeepSpeedEngine:
             recipe.optim, recipe.ema, groups, fused=on_gpu or offloads(config), compiled=on_gpu
         )
         self.engine = inside.initialize(self.task, optimizer, config)
+        self.task.cast_constants(DTYPES[recipe.precision])
         self.inside = inside.Inside(self.engine, self.task, ranks, recipe.clip_norm)
         self.following = Following(self.inside, self.task)
         meet(self.task, ranks)
