@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import init_empty_weights
 from each import each_of
 from randomised import randomised
 from timm import create_model
@@ -146,3 +147,23 @@ def test_padded_it_has_the_same_weights_at_any_size() -> None:
     randomised(source)
     assert fit(Given(source.state_dict()), ours, (1, 1)) == Fitted(False, False)
     assert ours(torch.randn(2, 3, 20, 112)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [Swin, PaddedSwin])
+def test_masks_are_there_where_weights_have_no_memory_yet(kind: type[Swin]) -> None:
+    """fsdp2 builds a model so. timm's own are -100 where a window sees across an edge."""
+    config = kind(4, 24, (1, 2), (1, 2), 4, 2.0, AveragePooling(), StochasticDepth(0.0, 1), 3, 5)
+    with init_empty_weights(include_buffers=False):
+        model = models.build(config, 64)
+    theirs: Any = create_model(
+        "swin_tiny_patch4_window7_224",
+        img_size=64,
+        window_size=4,
+        embed_dim=24,
+        depths=(1, 2),
+        num_heads=(1, 2),
+        num_classes=5,
+    )
+    found, wanted = dict(model.named_buffers()), dict(theirs.named_buffers())
+    assert found.keys() == wanted.keys() and "layers.1.blocks.1.attn_mask" in found
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
