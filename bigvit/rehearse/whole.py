@@ -157,8 +157,11 @@ def _of_data(recipe: Recipe, layout: Layout, rank: int) -> Iterator[tuple[str, s
     )
     if recipe.data.tested:
         images = getattr(recipe.data, "test_images", None) or 50_000
+        standing = _standing(recipe, images)
         places = (
-            id for each in range(layout.world) for id in _tested(recipe, layout, each, images)
+            id
+            for each in range(layout.world)
+            for id in _tested(recipe, layout, each, images, standing)
         )
         once = sorted(places) == list(range(images))
         yield (
@@ -174,13 +177,15 @@ def _standing(recipe: Recipe, images: int) -> NDArray[np.bool_] | None:
     return np.arange(images) % 4 == 3 if turned else None
 
 
-def _tested(recipe: Recipe, layout: Layout, rank: int, images: int) -> Iterator[int]:
+def _tested(
+    recipe: Recipe, layout: Layout, rank: int, images: int, standing: NDArray[np.bool_] | None
+) -> Iterator[int]:
     """The test images that a rank counts."""
     cut = layout.micro_batch, rank, layout.world
     if isinstance(recipe.data, Segmentation):
         yield from (id for group in shared(range(images), *cut) for id in group)
     else:
-        batches = test_places(images, *cut, _standing(recipe, images))
+        batches = test_places(images, *cut, standing)
         yield from (place.id for batch in batches for place in batch if place.real)
 
 

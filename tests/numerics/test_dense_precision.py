@@ -14,6 +14,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 
 from bigvit.data.prepare import Inputs, Targets
+from bigvit.models.output import TokenMap
 from bigvit.recipe import MaskRCNN, Recipe, Segmentation, UperNet
 from bigvit.recipes.detection import scenes_mask_rcnn
 from bigvit.recipes.segmentation import scenes_swin_64
@@ -120,7 +121,12 @@ def test_boxes_of_large_images_are_exact_in_bf16() -> None:
     with torch.no_grad():
         for p in boxes.head.rpn.parameters():
             p.zero_()  # each proposal is its anchor
-        output: Any = type("Output", (), {"blocks": dict.fromkeys(boxes.wanted)})
+        nothing = torch.zeros(1, 0)
+        blocks = {
+            block: TokenMap(nothing, (side // stride, side // stride))
+            for block, stride in zip(boxes.wanted, (4, 8, 16, 32), strict=True)
+        }
+        output: Any = type("Output", (), {"blocks": blocks})
         seen = boxes._seen(output)
         proposed = boxes._proposed(seen, 0, torch.tensor([1333, 1341]), testing=True)
     assert torch.equal(seen.anchors, anchors)
