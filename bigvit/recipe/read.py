@@ -1,6 +1,6 @@
 """What of a model its objectives read. The rest is neither computed nor trained. No torch here."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -37,9 +37,10 @@ class Read(NamedTuple):
         return layer <= self.blocks and not name.startswith(self.unread)
 
 
-def read_of(model: Model, objectives: Iterable[Objective]) -> Read:
-    """What objectives read of a model."""
-    logits = pooled = tokens = False
+def read_of(model: Model, objectives: Sequence[Objective]) -> Read:
+    """What objectives read of a model; without any, as a teacher's, it predicts."""
+    logits = not objectives
+    pooled = tokens = False
     blocks = 0
     for each in objectives:
         match each:
