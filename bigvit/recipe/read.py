@@ -38,8 +38,9 @@ class Read(NamedTuple):
 
 
 def read_of(model: Model, objectives: Sequence[Objective]) -> Read:
-    """What objectives read of a model; of one without any, as a teacher, all is asked for."""
-    logits, pooled, tokens = not objectives, False, False
+    """What objectives read of a model; without any, as a teacher's, it predicts."""
+    logits = not objectives
+    pooled = tokens = False
     blocks = 0
     for each in objectives:
         match each:

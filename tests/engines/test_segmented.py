@@ -125,7 +125,7 @@ def test_the_yardsticks_are_what_other_orders_of_summation_show(two_ranks, refer
 def test_others_lie_far_away(two_ranks, reference):
     head = segmented.head
     for name, other in (
-        ("a hundredth more of the second head", replace(head, auxiliary=1.01 * head.auxiliary)),
+        ("two hundredths more of the second head", replace(head, auxiliary=1.02 * head.auxiliary)),
         ("a hundredth more dropped", replace(head, dropout=0.11)),
     ):
         apart = distance(

@@ -109,8 +109,10 @@ def dense(recipe: Recipe, **changes: Any) -> Recipe:
     """One of UperNet, of which the trunk drops nothing."""
     model: Any = recipe.model
     head: Any = recipe.objectives[0]
-    model, head = replace(model, drop_path=NONE), replace(head, **changes)
-    return replace(recipe, model=model, objectives=(head,))
+    model, head = replace(model, drop_path=NONE, num_classes=13), replace(head, **changes)
+    # logits of each pixel that are not next to nothing
+    data: Any = replace(recipe.data, classes=13)  # pyright: ignore[reportCallIssue]
+    return replace(recipe, model=model, data=data, objectives=(head,))
 
 
 LAST = {"blocks": (3,) * 4, "normalised": False, "auxiliary": 0.0, "dropout": 0.0}
