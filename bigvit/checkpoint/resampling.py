@@ -69,7 +69,7 @@ def resampled(
         weight = weights[name]
         if MLP in name:
             raise Unfit(
-                f"--init: {name} belongs to an MLP across {source[0]} x {source[1]} patches, whose "
+                f"{name} belongs to an MLP across {source[0]} x {source[1]} patches, whose "
                 f"hidden layer lies on no grid that could become {grid[0]} x {grid[1]}; keep the "
                 "resolution, or start it from scratch"
             )
@@ -94,9 +94,7 @@ def resample_positions(
         resampling: as of `resampled`.
     """
     if not are_of(positions, source):
-        raise Unfit(
-            f"--init: {positions.shape[1]} positions are not those of {source[0]} x {source[1]}"
-        )
+        raise Unfit(f"{positions.shape[1]} positions are not those of {source[0]} x {source[1]}")
     patches = math.prod(source)
     others, positions = positions[:, :-patches], positions[:, -patches:]
     resized = _resize(positions[0].T, source, grid, resampling).T[None]
@@ -144,8 +142,7 @@ def _matrix(name: str, weight: Tensor, source: Grid, grid: Grid, resampling: str
     own = int(name.startswith(CLASS_MLP))
     if weight.shape[1] != before + own:
         raise Unfit(
-            f"--init: {name} is of {weight.shape[1] - own} patches, not those of {source[0]} x "
-            f"{source[1]}"
+            f"{name} is of {weight.shape[1] - own} patches, not those of {source[0]} x {source[1]}"
         )
     rows = _resize(weight[:, own:], source, grid, resampling) * (before / after)
     if own:

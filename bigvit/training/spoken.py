@@ -37,7 +37,7 @@ def beginning(
     size = data.image_size
     pixels = f"{size[0]} x {size[1]}" if isinstance(size, tuple) else str(size)
     turned = ", turned for images that stand" if isinstance(data, Detection) and data.turns else ""
-    kind = f"{type(model).__name__} {model.summary}"
+    kind = model.kind
     if model.described:
         flops = 2 * model.macs(size)
         kind += f", {_short(model.parameters(size))} parameters, {_short(flops)}FLOPs an image"
