@@ -102,24 +102,26 @@ def resample_positions(
 
 
 def resample_tables(
-    weights: Mapping[str, Tensor], windows: Mapping[str, Grid]
+    weights: Mapping[str, Tensor], windows: Mapping[str, Grid], known: Mapping[str, Grid]
 ) -> dict[str, Tensor]:
     """Those of Swin's tables of relative positions (N, H) that are another for other windows: of
     smaller ones the middle, whose offsets are the same; of larger ones bicubic, as its authors do
-    it. Tables that are of no square window stay as they are.
+    it. Tables that are of no square window, nor of a known one, stay as they are.
 
     Args:
         windows: that each table is wanted for, by name.
+        known: that each is of, where that is known; the others' are square.
     """
     found: dict[str, Tensor] = {}
     for name, (down, across) in windows.items():
         table, (h, w) = weights[name], (2 * down - 1, 2 * across - 1)
         side = math.isqrt(len(table))
-        if side**2 != len(table) or (side, side) == (h, w):
+        high, wide = (2 * each - 1 for each in known[name]) if name in known else (side, side)
+        if high * wide != len(table) or (high, wide) == (h, w):
             continue
-        map_1Hss = table.float().T.unflatten(1, (side, side))[None]
-        if max(h, w) <= side:
-            top, left = (side - h) // 2, (side - w) // 2
+        map_1Hss = table.float().T.unflatten(1, (high, wide))[None]
+        if h <= high and w <= wide:
+            top, left = (high - h) // 2, (wide - w) // 2
             resized = map_1Hss[..., top : top + h, left : left + w]
         else:
             resized = F.interpolate(map_1Hss, (h, w), mode="bicubic", align_corners=False)

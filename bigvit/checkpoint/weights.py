@@ -31,6 +31,7 @@ from bigvit.checkpoint.resampling import (
     resampled,
 )
 from bigvit.ranks.joining import Ranks, alone
+from bigvit.recipe import Recipe, Swin
 from bigvit.recipe.words import read_json
 
 EXPORTED, CONFIG = "model.safetensors", "config.json"
@@ -54,6 +55,7 @@ class Given:
     notes: tuple[str, ...] = ()  # what was taken, and what was done to the names
     raw: Mapping[str, Tensor] | None = None  # by the source's own names, where those are not ours
     origin: str = "what is given"  # what was named, for a message
+    windows: Mapping[str, Grid] = field(default_factory=dict)  # of Swin's tables, where it is known
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,7 @@ def read_init(
     try:
         if ours:
             found = read_checkpoint(path, average, f"{flag}-ema", ranks, at_once=at_once)
-            here = found.recipe.model.grid(found.recipe.data.image_size)
-            given = Given(found.model, here, ("ema",) * average)
+            given = given_of(found.recipe, found.model, ("ema",) * average)
         elif init.startswith("timm:"):
             given = _from_timm(init.removeprefix("timm:"), average, flag)
         else:
@@ -131,6 +132,13 @@ def read_init(
         who = f"{ranks.name(ranks.rank)}: " if fine and reason else ""
         raise Unfit(f"{flag} {init}: cannot be read ({ranks.first_text(who + reason)})")
     return replace(given, origin=f"{flag} {init}")
+
+
+def given_of(recipe: Recipe, weights: Mapping[str, Tensor], notes: tuple[str, ...] = ()) -> Given:
+    """The weights of a recipe's model."""
+    model, size = recipe.model, recipe.data.image_size
+    windows = model.windows(size) if isinstance(model, Swin) else {}
+    return Given(weights, model.grid(size), notes, windows=windows)
 
 
 def fit(
@@ -213,10 +221,10 @@ def _fitted(
         source = given.grid or _assumed(count, grid, what)
         if moved := source != grid:
             weights |= resampled(weights, source, grid, resampling)
-    tables = (n for n in weights if n.endswith(TABLE) and weights[n].shape != own[n].shape)
+    tables = (n for n in weights if n.endswith(TABLE) and n in own)
     modules = ((n, model.get_submodule(n.removesuffix(TABLE))) for n in tables)
     windows = {n: _window(m) for n, m in modules if isinstance(m, WindowAttention)}
-    if cut := resample_tables(weights, windows):
+    if cut := resample_tables(weights, windows, given.windows):
         weights, moved, what = weights | cut, True, "relative positions"
     for name, weight in weights.items():
         if weight.shape != own[name].shape:
