@@ -244,6 +244,10 @@ def test_what_a_run_rolled_back_past_is_told_with_its_images(run: Path, tmp_path
         "leave out batches 5." in said and "2 china/002.jpg" in said and "past batches 2-3" in said
     )
     assert "rolled back past, 3 of 4 images" in said
+    unknown = rollback | {"loss": 9.5, "loss_before": None}  # nobody looked
+    file.write_text(json.dumps({"given": [], "rollbacks": [unknown]}))
+    said = text_of(made(rolled, out=out))
+    assert "9.5 – batch 1" in said and "not finite" not in said
     file.write_text('{"given": "x", "rollbacks": 3}')
     assert "skipped.json is damaged" in text_of(made(rolled, out=out))
     file.write_text("[")
