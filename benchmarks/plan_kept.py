@@ -16,6 +16,7 @@ from benchmarks.activations import kept_bytes
 from benchmarks.measure import Row
 from bigvit.data.prepare import Inputs, Targets
 from bigvit.plan import activations
+from bigvit.plan.follower import seen
 from bigvit.recipe import (
     AttentionPooling,
     AveragePooling,
@@ -78,6 +79,8 @@ def found(recipe: Recipe, recomputed: float, batch: int = BATCH) -> int:
     task.init_weights()
     task.model.recompute(recomputed)
     task.to(DTYPES[recipe.precision]).train()
+    for each in task.objectives.values():
+        each.meet(0, 1, torch.device("cpu"))
     inputs = inputs_of(task, batch)
     return kept_bytes(task, lambda: torch.stack(list(task(inputs).values())))
 
@@ -94,7 +97,9 @@ def inputs_of(task: Task, batch: int) -> Inputs:
         targets = targets._replace(labels=labels % recipe.data.classes)
     to_there = partial(torch.Tensor.to, device=images.device)
     draws = tree_map_only(torch.Tensor, to_there, task.draws(0, (0, batch)))
-    return Inputs(images, targets, draws, 0)
+    groups = ((each.count, *sides(each.image_size)) for each in recipe.data.groups)
+    views = tuple(torch.randn(batch, n, recipe.model.in_chans, *size) for n, *size in groups)
+    return Inputs(images, targets, draws, 0, None, views)
 
 
 class Alive(TorchDispatchMode):
@@ -149,7 +154,9 @@ def alive_over_found(recipe: Recipe, recomputed: float, batch: int = 2 * BATCH) 
 
 def predicted_over_found(recipe: Recipe, recomputed: float, batch: int = BATCH) -> float:
     """Their ratio."""
-    return activations.kept_bytes(recipe, batch, recomputed) / found(recipe, recomputed, batch)
+    of_views = (activations.kept_bytes(of, n * batch, recomputed) for of, n in seen(recipe))
+    said = activations.kept_bytes(recipe, batch, recomputed) + sum(of_views)
+    return said / found(recipe, recomputed, batch)
 
 
 def models(small: bool, drop: StochasticDepth) -> dict[str, tuple[Model, ImageSize]]:

@@ -87,7 +87,8 @@ def build_model(recipe: "Recipe", weights: str | Path | None = None) -> "Backbon
     if weights is not None:
         from bigvit.checkpoint.weights import fit, read_init
 
-        fit(read_init(str(weights)), model, recipe.model.grid(size), recipe.resampling)
+        given, grid = read_init(str(weights)), recipe.model.grid(size)
+        fit(given, model, grid, recipe.resampling, recipe.model.kind)
     return model
 
 

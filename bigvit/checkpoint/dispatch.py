@@ -17,7 +17,7 @@ from bigvit.checkpoint.load import Stored
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.checkpoint.resampling import of_grid
 from bigvit.checkpoint.trained import Trained, looked_at
-from bigvit.checkpoint.weights import Given, fitted
+from bigvit.checkpoint.weights import TABLE, fitted, given_of
 from bigvit.recipe import ImageSize
 from bigvit.task import DTYPES, Task
 
@@ -56,8 +56,10 @@ def dispatched(
     outline = {name: torch.empty(stored.shape(name), device="meta") for name in stored}
     here = found.recipe.model.grid(found.recipe.data.image_size)
     grid = recipe.model.grid(recipe.data.image_size)
-    moved = {name: stored[name] for name in stored if of_grid(name)} if here != grid else {}
-    weights, _ = fitted(Given(outline | moved, here), task.model, grid, recipe.resampling)
+    of_place = (name for name in stored if of_grid(name) or name.endswith(TABLE))
+    moved = {name: stored[name] for name in of_place} if here != grid else {}
+    given = given_of(found.recipe, outline | moved)
+    weights, _ = fitted(given, task.model, grid, recipe.resampling)
     _dispatch(task.model, stored, {name: weights[name] for name in moved}, memory)
     return Trained(found.checkpoint, found.manifest, task)
 

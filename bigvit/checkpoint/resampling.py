@@ -69,7 +69,7 @@ def resampled(
         weight = weights[name]
         if MLP in name:
             raise Unfit(
-                f"--init: {name} belongs to an MLP across {source[0]} x {source[1]} patches, whose "
+                f"{name} belongs to an MLP across {source[0]} x {source[1]} patches, whose "
                 f"hidden layer lies on no grid that could become {grid[0]} x {grid[1]}; keep the "
                 "resolution, or start it from scratch"
             )
@@ -94,9 +94,7 @@ def resample_positions(
         resampling: as of `resampled`.
     """
     if not are_of(positions, source):
-        raise Unfit(
-            f"--init: {positions.shape[1]} positions are not those of {source[0]} x {source[1]}"
-        )
+        raise Unfit(f"{positions.shape[1]} positions are not those of {source[0]} x {source[1]}")
     patches = math.prod(source)
     others, positions = positions[:, :-patches], positions[:, -patches:]
     resized = _resize(positions[0].T, source, grid, resampling).T[None]
@@ -104,24 +102,26 @@ def resample_positions(
 
 
 def resample_tables(
-    weights: Mapping[str, Tensor], windows: Mapping[str, Grid]
+    weights: Mapping[str, Tensor], windows: Mapping[str, Grid], known: Mapping[str, Grid]
 ) -> dict[str, Tensor]:
     """Those of Swin's tables of relative positions (N, H) that are another for other windows: of
     smaller ones the middle, whose offsets are the same; of larger ones bicubic, as its authors do
-    it. Tables that are of no square window stay as they are.
+    it. Tables that are of no square window, nor of a known one, stay as they are.
 
     Args:
         windows: that each table is wanted for, by name.
+        known: that each is of, where that is known; the others' are square.
     """
     found: dict[str, Tensor] = {}
     for name, (down, across) in windows.items():
         table, (h, w) = weights[name], (2 * down - 1, 2 * across - 1)
         side = math.isqrt(len(table))
-        if side**2 != len(table) or (side, side) == (h, w):
+        high, wide = (2 * each - 1 for each in known[name]) if name in known else (side, side)
+        if high * wide != len(table) or (high, wide) == (h, w):
             continue
-        map_1Hss = table.float().T.unflatten(1, (side, side))[None]
-        if max(h, w) <= side:
-            top, left = (side - h) // 2, (side - w) // 2
+        map_1Hss = table.float().T.unflatten(1, (high, wide))[None]
+        if h <= high and w <= wide:
+            top, left = (high - h) // 2, (wide - w) // 2
             resized = map_1Hss[..., top : top + h, left : left + w]
         else:
             resized = F.interpolate(map_1Hss, (h, w), mode="bicubic", align_corners=False)
@@ -144,8 +144,7 @@ def _matrix(name: str, weight: Tensor, source: Grid, grid: Grid, resampling: str
     own = int(name.startswith(CLASS_MLP))
     if weight.shape[1] != before + own:
         raise Unfit(
-            f"--init: {name} is of {weight.shape[1] - own} patches, not those of {source[0]} x "
-            f"{source[1]}"
+            f"{name} is of {weight.shape[1] - own} patches, not those of {source[0]} x {source[1]}"
         )
     rows = _resize(weight[:, own:], source, grid, resampling) * (before / after)
     if own:

@@ -7,7 +7,7 @@ import xxhash
 from torch import Tensor, nn
 
 from bigvit.checkpoint.resampling import counted, of_grid
-from bigvit.checkpoint.weights import Unfit, check_names, hash_weight, read_init
+from bigvit.checkpoint.weights import Unfit, check_names, hash_weight, read_init, unfit
 from bigvit.ranks.joining import Ranks
 from bigvit.recipe import Run, Teacher
 
@@ -37,7 +37,8 @@ class TeacherWeights:
         with ranks.agree_on_error(Unfit, raised=Unfit):
             if adapted := getattr(outline, "adapted", None):  # timm's models know their names
                 self.given = self._unchanged(given.raw or given.weights, adapted)
-            check_names(self.given, self.own, f"{self.what}: not of the recipe's teacher.model")
+            with unfit(f"{self.what}: not of the recipe's teacher.model"):
+                check_names(self.given, self.own)
             if any(map(of_grid, self.own)) and given.grid not in (None, grid):
                 down, across = given.grid
                 raise Unfit(

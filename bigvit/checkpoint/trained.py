@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bigvit.checkpoint.manifest import Manifest
 from bigvit.checkpoint.model import read_checkpoint
-from bigvit.checkpoint.weights import Given, fit
+from bigvit.checkpoint.weights import fit, given_of
 from bigvit.recipe import Images, ImageSize, Recipe
 from bigvit.recipe.check import check_recipe
 from bigvit.task import Task
@@ -42,9 +42,8 @@ def trained(
     task = Task(recipe, following=False)
     heads = {name: w for name, w in found.weights.items() if name.startswith("heads.")}
     task.load_state_dict(heads, strict=False)
-    here = found.recipe.model.grid(found.recipe.data.image_size)
     grid = recipe.model.grid(recipe.data.image_size)
-    fit(Given(found.model, here), task.model, grid, recipe.resampling)
+    fit(given_of(found.recipe, found.model), task.model, grid, recipe.resampling)
     return Trained(found.checkpoint, found.manifest, task)
 
 

@@ -1,8 +1,9 @@
 """Weights to start from, from wherever they are: our runs and exports, timm, the authors' files."""
 
+import contextlib
 import math
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from bigvit.checkpoint.resampling import (
     resampled,
 )
 from bigvit.ranks.joining import Ranks, alone
+from bigvit.recipe import Recipe, Swin
 from bigvit.recipe.words import read_json
 
 EXPORTED, CONFIG = "model.safetensors", "config.json"
@@ -52,6 +54,8 @@ class Given:
     grid: Grid | None = None  # of its patches; None where nothing says it
     notes: tuple[str, ...] = ()  # what was taken, and what was done to the names
     raw: Mapping[str, Tensor] | None = None  # by the source's own names, where those are not ours
+    origin: str = "what is given"  # what was named, for a message
+    windows: Mapping[str, Grid] = field(default_factory=dict)  # of Swin's tables, where it is known
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,7 @@ def read_init(
     try:
         if ours:
             found = read_checkpoint(path, average, f"{flag}-ema", ranks, at_once=at_once)
-            here = found.recipe.model.grid(found.recipe.data.image_size)
-            given = Given(found.model, here, ("ema",) * average)
+            given = given_of(found.recipe, found.model, ("ema",) * average)
         elif init.startswith("timm:"):
             given = _from_timm(init.removeprefix("timm:"), average, flag)
         else:
@@ -128,18 +131,35 @@ def read_init(
     if failed:
         who = f"{ranks.name(ranks.rank)}: " if fine and reason else ""
         raise Unfit(f"{flag} {init}: cannot be read ({ranks.first_text(who + reason)})")
-    return given
+    return replace(given, origin=f"{flag} {init}")
 
 
-def fit(given: Given, model: nn.Module, grid: Grid, resampling: str = "antialiased") -> Fitted:
+def given_of(recipe: Recipe, weights: Mapping[str, Tensor], notes: tuple[str, ...] = ()) -> Given:
+    """The weights of a recipe's model."""
+    model, size = recipe.model, recipe.data.image_size
+    windows = model.windows(size) if isinstance(model, Swin) else {}
+    return Given(weights, model.grid(size), notes, windows=windows)
+
+
+def fit(
+    given: Given,
+    model: nn.Module,
+    grid: Grid,
+    resampling: str = "antialiased",
+    wanted: str = "the model",
+) -> Fitted:
     """Put weights into a model that has its own initial ones, as `fitted` makes them fit."""
-    weights, done = fitted(given, model, grid, resampling)
+    weights, done = fitted(given, model, grid, resampling, wanted)
     model.load_state_dict(weights, strict=False)
     return done
 
 
 def fitted(
-    given: Given, model: nn.Module, grid: Grid, resampling: str = "antialiased"
+    given: Given,
+    model: nn.Module,
+    grid: Grid,
+    resampling: str = "antialiased",
+    wanted: str = "the model",
 ) -> tuple[dict[str, Tensor], Fitted]:
     """Weights made to fit a model, whose shapes alone are looked at.
 
@@ -152,17 +172,26 @@ def fitted(
     Args:
         grid: the model's.
         resampling: as a recipe's.
+        wanted: what the model is, for a message.
 
     Raises:
-        Unfit: a name is missing or unexpected, or a shape cannot be made to fit.
+        Unfit: a name is missing or unexpected, or a shape cannot be made to fit. It says which, of
+            what and for what.
     """
+    with unfit(f"{given.origin} does not fit {wanted}"):
+        return _fitted(given, model, grid, resampling)
+
+
+def _fitted(
+    given: Given, model: nn.Module, grid: Grid, resampling: str
+) -> tuple[dict[str, Tensor], Fitted]:
     own, heads = model.state_dict(), HEADS
     if plain := as_deit3(given.weights, own, given.grid):
         given = replace(given, weights=plain)
     of_timm: Any = model
     if hasattr(model, "adapted"):  # one of timm's own, which knows its names and positions
         weights, heads = of_timm.adapted(given.raw or given.weights), of_timm.head_names()
-        given = Given(weights, grid, given.notes)
+        given = replace(given, weights=weights, grid=grid, raw=None)
     head = [name for name in own if name.startswith(heads)]
     new_head = not any(name in given.weights for name in head) or any(
         name in given.weights and given.weights[name].shape != own[name].shape for name in head
@@ -183,7 +212,7 @@ def fitted(
     }
     neutral: set[str] = of_timm.neutral() if hasattr(model, "neutral") else set()
     weights |= {name: torch.zeros(own[name].shape) for name in neutral - weights.keys()}
-    check_names(weights, own.keys() - head, "--init")
+    check_names(weights, own.keys() - head)
     if shared:
         weights["cls_token"] = weights["cls_token"].repeat(1, own["cls_token"].shape[1], 1)
     source, moved, what = None, False, counted(weights)
@@ -192,15 +221,15 @@ def fitted(
         source = given.grid or _assumed(count, grid, what)
         if moved := source != grid:
             weights |= resampled(weights, source, grid, resampling)
-    tables = (n for n in weights if n.endswith(TABLE) and weights[n].shape != own[n].shape)
+    tables = (n for n in weights if n.endswith(TABLE) and n in own)
     modules = ((n, model.get_submodule(n.removesuffix(TABLE))) for n in tables)
     windows = {n: _window(m) for n, m in modules if isinstance(m, WindowAttention)}
-    if cut := resample_tables(weights, windows):
+    if cut := resample_tables(weights, windows, given.windows):
         weights, moved, what = weights | cut, True, "relative positions"
     for name, weight in weights.items():
         if weight.shape != own[name].shape:
             shapes = f"{tuple(weight.shape)}, but the model's is {tuple(own[name].shape)}"
-            raise Unfit(f"--init: {name} is {shapes}; choose weights of the recipe's model")
+            raise Unfit(f"{name} is {shapes}; choose weights of that model")
     assumed = source if given.grid is None else None
     return weights, Fitted(moved, new_head, left_out, assumed, what, shared, plain is not None)
 
@@ -217,13 +246,22 @@ def hash_weight(hasher: xxhash.xxh3_128, name: str, weight: Tensor) -> None:
     hasher.update(weight.numpy().data)
 
 
-def check_names(given: Iterable[str], wanted: Collection[str], what: str) -> None:
+@contextlib.contextmanager
+def unfit(what: str) -> Generator[None]:
+    """Say of what it is that weights do not fit in here."""
+    try:
+        yield
+    except Unfit as error:
+        raise Unfit(f"{what}: {error}") from None
+
+
+def check_names(given: Iterable[str], wanted: Collection[str]) -> None:
     """Raise Unfit where other weights are given than a model has."""
     names = set(given)
     if missing := sorted(set(wanted) - names):
-        raise Unfit(f"{what}: {len(missing)} weights are missing, {missing[0]} the first")
+        raise Unfit(f"{len(missing)} weights are missing, {missing[0]} the first")
     if unexpected := sorted(names - set(wanted)):
-        raise Unfit(f"{what}: {len(unexpected)} weights are unexpected, {unexpected[0]} first")
+        raise Unfit(f"{len(unexpected)} weights are unexpected, {unexpected[0]} first")
 
 
 def _assumed(count: int, grid: Grid, what: str) -> Grid:
@@ -235,8 +273,8 @@ def _assumed(count: int, grid: Grid, what: str) -> Grid:
         return side, side
     why = f"are as many as the model's {grid[0]} x {grid[1]}" if oblong else "make no square"
     raise Unfit(
-        f"--init: the file's {count} {what} {why}, and it does not say how many are down and "
-        "how many across; say it by --init-grid H W"
+        f"its {count} {what} {why}, and it does not say how many are down and how many across; say "
+        "it by --init-grid H W"
     )
 
 
@@ -249,7 +287,7 @@ def _on_grid(given: Given, grid: Grid) -> Given:
         count = patches_of(given.weights)
         cells = f"{count or 'no'} {counted(given.weights)}"
         raise ValueError(f"it has {cells}, not those of --init-grid {grid[0]} {grid[1]}")
-    return Given(given.weights, grid, given.notes, given.raw)
+    return replace(given, grid=grid)
 
 
 def _from_timm(name: str, average: bool, flag: str) -> Given:

@@ -130,11 +130,11 @@ def _over_ranks(
     from bigvit.ranks.together import together
 
     def work(ranks: Ranks, stop: StopRequest | None) -> None:
-        asked.prepare(ranks, options.batch_size, options.workers, stop)
+        made = asked.prepare(ranks, options.batch_size, options.workers, stop)
         if ranks.rank == 0:  # the others leave
             for number in SIGNALS:  # nobody looks at a request from here on
                 signal.signal(number, signal.SIG_DFL)
-            answer(asked)
+            answer(made)
 
     return together(work, "what was complete is kept, and the same command goes on")
 

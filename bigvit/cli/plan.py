@@ -18,7 +18,9 @@ def add(add: Add) -> None:
     text = "say what a run needs and takes, on devices that need not be there"
     command = add("plan", _plan, text, allow_abbrev=False)
     command.add_argument("recipe", help=f"{A_RECIPE}; then overrides as in training")
-    command.add_argument("--gpus", number=Gpus, help="devices in all (8, or what the batch allows)")
+    command.add_argument(
+        "--gpus", number=Gpus, help="devices in all (the fewest of up to 8 that do)"
+    )
     command.add_argument("--per-node", number=Gpus, help="devices of a node (8, or all)")
     command.add_argument("--gpu", help="kind of device, such as a100-80gb (h100-80gb)")
     text = "bandwidth of a node's network, all links, Gb/s (400)"

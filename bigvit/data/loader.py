@@ -34,7 +34,7 @@ from bigvit.data.scenes import standing_of
 from bigvit.data.sources import Source
 from bigvit.data.tested import test_places
 from bigvit.data.workers import PREFETCH, scene_of, shape_of, slots, view_shapes
-from bigvit.ranks.stopping import SIGNALS, die_with_parent
+from bigvit.ranks.stopping import PASSED_ON, SIGNALS, die_with_parent
 from bigvit.recipe import (
     Data,
     Detection,
@@ -392,6 +392,6 @@ def _blank(data: Data) -> NDArray[np.uint8]:
 def _live_and_die_with_the_rank(_: int) -> None:
     """In a worker: a request to stop is the rank's to answer; but it ends when the rank does, also
     by SIGKILL, which the kernel tells it."""
-    for number in SIGNALS:
+    for number in (*SIGNALS, *PASSED_ON):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()

@@ -22,7 +22,7 @@ from bigvit.checkpoint.resampling import resampled
 from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.save import write_tensors
 from bigvit.checkpoint.trained import looked_at
-from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, Given, fit
+from bigvit.checkpoint.weights import CONFIG, DIGEST, EXPORTED, fit, given_of
 from bigvit.export import card
 from bigvit.export.backbone import config_of, trunk_of, without_heads
 from bigvit.export.onnx import ONNX, write_onnx
@@ -220,8 +220,7 @@ def _ours(found: Found, size: ImageSize) -> Backbone:
     """The run's own model, which answers for what is exported."""
     recipe = found.recipe
     model = build(recipe.model, size)
-    here = Given(found.model, recipe.model.grid(recipe.data.image_size))
-    fit(here, model, recipe.model.grid(size), recipe.resampling)
+    fit(given_of(recipe, found.model), model, recipe.model.grid(size), recipe.resampling)
     return model.eval()
 
 

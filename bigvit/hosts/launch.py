@@ -1,10 +1,10 @@
 """`deepspeed` with signals that reach its ranks: its launchers pass on none, or only to some.
 
-The launchers run in a session of their own, ignore SIGUSR1, and end with this process. Whatever
-signal comes here is sent to every rank as that one, again and again until they have left: a rank
-that is only starting may miss it. With a hostfile no rank may be here, and the stop file of the run
-folder asks them. What is left running when the launcher has ended is asked to stop, and then
-killed.
+The launchers run in a session of their own and end with this process. A signal that comes here is
+passed on to every rank by one that stands for it (`PASSED_ON`), which launchers, and ranks that are
+only starting, ignore: so again and again until they have left. With a hostfile no rank may be here,
+and the stop file of the run folder asks them. What is left running when the launcher has ended is
+asked to stop, and then killed.
 
 Nothing is imported from the current folder, where `deepspeed` looks first: by `python -m`, and on
 other hosts by PYTHONPATH. `--module` alone needs it; and `python -m` of Python 3.10 still looks.
@@ -28,7 +28,7 @@ import psutil
 
 from bigvit.hosts.hostfile import check_host, import_path, in_files, read_hostfile
 from bigvit.ranks.launched import free_port
-from bigvit.ranks.stopping import SIGNALS, die_with_parent
+from bigvit.ranks.stopping import PASSED_ON, SIGNALS, die_with_parent
 
 AGAIN = 1.0  # seconds between signals to the ranks
 ALIVE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"  # a dead host ends its ssh
@@ -46,7 +46,7 @@ def launch(arguments: Sequence[str]) -> int:
             would not be given what stands here.
     """
     file: Path | None = None
-    stopping, own = False, arguments[: _script(arguments)]
+    asked, own = 0, arguments[: _script(arguments)]
     hostfile, master = _value(own, "-H", "--hostfile"), _value(own, "--master_addr")
     if hostfile is not None:
         read_hostfile(Path(hostfile))
@@ -57,8 +57,8 @@ def launch(arguments: Sequence[str]) -> int:
         _check_words(arguments)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopping
-        stopping = True
+        nonlocal asked
+        asked = asked or number
 
     for number in SIGNALS:
         signal.signal(number, stop)
@@ -70,15 +70,15 @@ def launch(arguments: Sequence[str]) -> int:
             preexec_fn=_as_launcher,
         )
         while process.poll() is None:
-            if stopping:
-                _ask(process.pid)
+            if asked:
+                _ask(process.pid, asked)
                 if hosts:
                     file = file or _ask_all(arguments)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(AGAIN)
     if process.returncode not in SAID:
         print(f"error: a rank ended with code {process.returncode}", file=sys.stderr, flush=True)
-    _clear(process.pid)
+    _clear(process.pid, asked or signal.SIGTERM)
     with contextlib.suppress(OSError):
         if file is not None and file.read_text() == OURS:  # no rank took it: not for the next start
             file.unlink()
@@ -88,7 +88,8 @@ def launch(arguments: Sequence[str]) -> int:
 def _as_launcher() -> None:
     """In `deepspeed`'s process, before it is one. It ends with this one, however that ends: ranks
     that only start later find out by it."""
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for number in PASSED_ON:
+        signal.signal(number, signal.SIG_IGN)
     die_with_parent()
 
 
@@ -200,18 +201,19 @@ def _ask_all(arguments: Sequence[str]) -> Path | None:
     return None
 
 
-def _ask(session: int) -> None:
-    """Ask the ranks of a session to stop."""
+def _ask(session: int, asked: int) -> None:
+    """Ask the ranks of a session to stop, by the signal that stands for one."""
+    passed = next(number for number, stands_for in PASSED_ON.items() if stands_for == asked)
     for rank in _of(session, ranks=True):
         with contextlib.suppress(psutil.Error):
-            rank.send_signal(signal.SIGUSR1)
+            rank.send_signal(passed)
 
 
-def _clear(session: int) -> None:
-    """Leave nothing of a session running."""
+def _clear(session: int, asked: int) -> None:
+    """Leave nothing of a session running: ask as by a signal, and kill."""
     deadline = time.monotonic() + GRACE
     while list(_of(session, ranks=True)) and time.monotonic() < deadline:
-        _ask(session)
+        _ask(session, asked)
         time.sleep(AGAIN)
     for process in _of(session, ranks=False):
         with contextlib.suppress(psutil.Error):

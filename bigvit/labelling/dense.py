@@ -22,6 +22,7 @@ from bigvit.checkpoint.run import class_names, run_of
 from bigvit.checkpoint.trained import trained
 from bigvit.checkpoint.weights import hash_weight
 from bigvit.labelling.whole import WHOLE
+from bigvit.ranks.memory import wanting
 from bigvit.recipe import Data, ImageSize, Timm, sides
 
 APART = 1e-4  # of the largest logit, by which the mean of the cells may differ from the model's
@@ -151,6 +152,11 @@ def _checked(
     try:
         logits, cells = whole(images).float(), score(images)
     except (AttributeError, NotImplementedError, RuntimeError, AssertionError) as error:
+        if lacking := wanting(error):
+            raise ValueError(
+                f"--image-size {data.image_size}: {PROBES} images of it are too large for {given} "
+                f"here: {lacking}"
+            ) from None
         said = (str(error).splitlines() or [repr(error)])[0]
         raise _no_cells(given, f"its last map cannot be read ({said})") from None
     if cells.shape[:1] + cells.shape[3:] != logits.shape:

@@ -22,6 +22,7 @@ from bigvit.labelling.progress import Progress
 from bigvit.labelling.published import PUBLISHED, convert
 from bigvit.labelling.write import Writer, shard_of
 from bigvit.ranks.joining import Ranks
+from bigvit.ranks.memory import wanting
 from bigvit.ranks.stopping import StopRequest
 from bigvit.ranks.together import Stopped, together
 from bigvit.recipe import Images, ImageSize, sides
@@ -84,6 +85,9 @@ def make(
     writer = Writer(out, form, source, ranks)
     processes = workers_for(workers) if isinstance(teacher.data, Images) else 0
     try:
+        with ranks.agree_on_error(BadMaps, raised=BadMaps):
+            if writer.todo:
+                _try(teacher, batch_size, image_size, ranks)
         _make(teacher, source, writer, ranks, batch_size, processes, stop, say)
         return writer.finish()
     finally:
@@ -111,6 +115,25 @@ def check_classes(teacher: Dense, source: Source, top: int) -> None:
         )
     if top > teacher.outputs:
         raise ValueError(f"--top {top} is not allowed; {here}")
+
+
+@torch.inference_mode()
+def _try(teacher: Dense, batch_size: int, image_size: ImageSize, ranks: Ranks) -> None:
+    """Score a batch of nothing, before the first image is read.
+
+    Raises:
+        BadMaps: it takes more memory than there is.
+    """
+    shape = batch_size, teacher.data.channels, *sides(image_size)
+    try:
+        teacher.score(torch.zeros(shape, device=ranks.device))
+    except (RuntimeError, MemoryError) as error:
+        if not (said := wanting(error)):
+            raise
+        raise BadMaps(
+            f"--batch-size {batch_size} at --image-size {image_size}: {said}; use a smaller batch, "
+            "or smaller images"
+        ) from None
 
 
 @torch.inference_mode()

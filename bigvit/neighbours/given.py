@@ -1,9 +1,9 @@
 """What is asked, of which images: looked at before a model is read or an image decoded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import NamedTuple, get_args
 
 from bigvit.checkpoint.asked import Model
 from bigvit.checkpoint.manifest import read_manifest
@@ -23,6 +23,13 @@ from bigvit.recipe.data import Level as OwnLevel
 from bigvit.recipe.store import recipe_from_json
 
 
+class Ready(NamedTuple):
+    """What the ranks made, on the first of them."""
+
+    model: Model
+    embedded: Mapping[Split, Embedded | None]
+
+
 @dataclass(frozen=True)
 class Given:
     """A model's name, and a data set."""
@@ -38,7 +45,7 @@ class Given:
     trunk: bool
     coarse: Level | None  # by which a ranking is conditioned
     shown: Mapping[str, Level]  # at which it is shown what is right, the finest first
-    ready: dict[str, Any] = field(default_factory=dict)  # the model, and embeddings by split
+    ready: Ready | None = None
 
     def prepare(
         self,
@@ -46,8 +53,8 @@ class Given:
         batch_size: int,
         workers: int | None,
         stop: StopRequest | None = None,
-    ) -> None:
-        """Make what `model` and `embedded` give on the first rank. Collective.
+    ) -> "Given":
+        """The same, with what `model` and `embedded` give on the first rank made. Collective.
 
         Raises:
             Stopped: `stop` was asked.
@@ -56,10 +63,11 @@ class Given:
         with ranks.agree_on_error(ValueError, OSError, raised=ValueError):
             model = self._model(ranks)
         splits: tuple[Split, ...] = ("train",) if self.test is None else ("train", "test")
-        for split in splits:
-            how = (batch_size, workers_for(workers), self.folder, ranks, stop)
-            self.ready[split] = embedded(model, self._source(split), split, *how)
-        self.ready["model"] = model
+        how = (batch_size, workers_for(workers), self.folder, ranks, stop)
+        made: dict[Split, Embedded | None] = {
+            split: embedded(model, self._source(split), split, *how) for split in splits
+        }
+        return replace(self, ready=Ready(model, made))
 
     def model(self) -> Model:
         """The model that is named.
@@ -67,7 +75,7 @@ class Given:
         Raises:
             ValueError: it cannot be read, or its classes are others.
         """
-        return self.ready.get("model") or self._model(alone())
+        return self._model(alone()) if self.ready is None else self.ready.model
 
     def _model(self, ranks: Ranks) -> Model:
         model = asked(self.name, self.ema, ranks, self.trunk)
@@ -79,10 +87,11 @@ class Given:
         self, model: Model, split: Split, batch_size: int, workers: int | None
     ) -> Embedded:
         """Training or test images, both as test images are seen."""
-        if split in self.ready:
-            return self.ready[split]
-        how = (batch_size, workers_for(workers), self.folder)
-        made = embedded(model, self._source(split), split, *how)
+        if self.ready is not None:
+            made = self.ready.embedded[split]
+        else:
+            how = (batch_size, workers_for(workers), self.folder)
+            made = embedded(model, self._source(split), split, *how)
         assert made is not None, "the first rank"
         return made
 

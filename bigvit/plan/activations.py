@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from bigvit.plan.weights import BYTES, WIDE, heads
-from bigvit.recipe import MaskRCNN, OfFeatures, Recipe, TokenLabeling, UperNet
+from bigvit.recipe import Dino, MaskRCNN, OfFeatures, Recipe, TokenLabeling, UperNet
 from bigvit.recipe.depth import sides, spread
 from bigvit.recipe.models.ops import Op
 from bigvit.recipe.recipe import trains
@@ -264,7 +264,11 @@ def _localizers(recipe: Recipe) -> Iterator[Op]:
 
 def _copies(recipe: Recipe) -> int:
     """Bytes of the objectives' weights in float32, where they are not so already and are wanted
-    so."""
+    so, and of DINO's last layer with its rows of norm 1 (and again, times their gain)."""
+    dinos = (each for each in recipe.objectives if isinstance(each, Dino))
+    unit = sum(
+        each.outputs * (each.bottleneck_dim * (1 + (each.gain == "trained")) + 1) for each in dinos
+    )
     others = (each for each in recipe.objectives if not isinstance(each, UperNet | MaskRCNN))
     numbers = sum(op.parameters for each in others for op in heads(each, recipe))
-    return 0 if recipe.precision == "fp32" else WIDE * numbers
+    return WIDE * (unit + (0 if recipe.precision == "fp32" else numbers))

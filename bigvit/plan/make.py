@@ -12,6 +12,7 @@ from bigvit.recipe import Command, Recipe, Run, batch_layout
 from bigvit.recipe.parse import parse
 
 USUAL = "h100-80gb"
+SLOWER = 1.1  # times as long that an update may take on fewer devices, where none are asked for
 CHOSEN = ("engine", "sharding", "micro_batch", "checkpoint_activations")
 """Fields of a run that a plan chooses, where they are not given."""
 
@@ -28,7 +29,7 @@ def make_plan(
 
     Args:
         words: a recipe and overrides, as in training.
-        gpus: devices in all; None: eight, or as many as the batch divides over.
+        gpus: devices in all; None: the fewest of up to eight on which it is little slower.
         per_node: of a node; None: eight, or all where there are fewer.
         device: its name; None: the usual one.
         network: of a node, Gb/s.
@@ -38,20 +39,21 @@ def make_plan(
         ValueError: says what was given, what is allowed and what to do.
     """
     command = parse(words, "bigvit plan")
+    name = device or USUAL
+    found, feeding = _device(name)
+    recipe, run = command.recipe, command.run
+    _check_precision(recipe, name, found)
+    fixed, most = _fixed(command), None
     if gpus is None:
-        gpus = _usual(command.recipe)
+        most = _usual(recipe)
+        gpus = _enough(recipe, run, found, most, per_node, fixed)
     node = min(8, gpus) if per_node is None else per_node
     if gpus % node:
         raise ValueError(
             f"--gpus {gpus} is not a multiple of the {node} devices of a node (--per-node); give "
             f"{gpus // node * node or node} or {(gpus // node + 1) * node}, or another --per-node"
         )
-    name = device or USUAL
-    found, feeding = _device(name)
-    recipe, run = command.recipe, command.run
-    _check_precision(recipe, name, found)
     machines = Machines(found, gpus, node, network * 1e9 / 8)
-    fixed = _fixed(command)
     fitting = choices(recipe, run, machines, fixed)
     fed = images_per_core_second(recipe)
     return Plan(
@@ -67,7 +69,24 @@ def make_plan(
         fed if feeding is None else fed * feeding,
         found.measured,
         per_gpu_hour,
+        most,
     )
+
+
+def _enough(
+    recipe: Recipe, run: Run, device: Device, most: int, node: int | None, fixed: frozenset[str]
+) -> int:
+    """The fewest devices of one node, halved from the most on, on which the recipe fits and is
+    little slower."""
+    if node is not None and node != most:
+        return most
+    found: dict[int, float] = {}
+    for gpus in {most >> halved for halved in range(most.bit_length())}:
+        with suppress(ValueError):  # the batch does not divide over them
+            if fitting := choices(recipe, run, Machines(device, gpus, gpus, 0.0), fixed):
+                found[gpus] = fitting[0].clock.update
+    least = min(found.values(), default=0.0)
+    return min((g for g, seconds in found.items() if seconds <= SLOWER * least), default=most)
 
 
 def _usual(recipe: Recipe) -> int:

@@ -38,6 +38,7 @@ class Plan:
     images_per_core_second: float  # that a data worker prepares
     measured: bool  # whether that and the device's speeds were measured
     per_gpu_hour: float | None
+    most: int | None  # devices at most, where their number was not given
 
 
 def images_per_core_second(recipe: Recipe) -> float:
@@ -114,6 +115,11 @@ def lines(plan: Plan) -> Iterator[str]:
     if machines.nodes > 1:
         where += f" on {machines.nodes} nodes of {machines.per_node}"
     yield f"{plan.name} on {where}{network}: modelled{_basis(plan)}"
+    if plan.most is not None and machines.gpus < plan.most:
+        yield (
+            f"devices: {machines.gpus}, as an update is at most a tenth faster on up to "
+            f"{plan.most}; --gpus N plans for N"
+        )
     skipped = f", {_flops(done)} executed" if done < 5.99 * macs.dense else ""
     head = "" if recipe.dense is None else f" ({head_of(recipe).parameters:,} of its head)"
     yield (

@@ -108,8 +108,11 @@ def heads(objective: Objective, recipe: Recipe) -> Iterator[Op]:
             count = views_of(data, objective.views) if objective.instance else 0
             yield from objective.ops(maps[-1][0], count, data.train_images)
         case Dino():
-            crops = sum(views_of(data, group) for group in (*objective.large, *objective.small))
-            yield from objective.ops(maps[-1][0], crops)
+            large, small = (
+                sum(views_of(data, group) for group in groups)
+                for groups in (objective.large, objective.small)
+            )
+            yield from objective.ops(maps[-1][0], large + small, large)
         case UperNet():
             pixels = prod(sides(data.image_size))
             yield from objective.ops(objective.levels(maps), data.classes, pixels)

@@ -301,6 +301,8 @@ def _store(timeout: float, serve: bool | None = None) -> tuple[dist.TCPStore, li
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = not agent and (rank == 0 if serve is None else serve)
     try:
+        if not serves:
+            _reach(address, port, timeout)
         store = dist.TCPStore(
             address,
             port,
@@ -309,7 +311,7 @@ def _store(timeout: float, serve: bool | None = None) -> tuple[dist.TCPStore, li
             wait_for_workers=False,
             multi_tenant=True,
         )
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
+    except (dist.DistNetworkError, dist.DistStoreError, OSError) as error:
         here = f"rank {rank} on {socket.gethostname()}"
         if serves:
             raise NotMet(
@@ -320,6 +322,24 @@ def _store(timeout: float, serve: bool | None = None) -> tuple[dist.TCPStore, li
             f"{here} could not reach rank 0 at {address}, port {port}, in {timeout:g} s; {DOCTOR}"
         ) from None
     return store, [f"bigvit/host/{r}" for r in range(world)]
+
+
+def _reach(address: str, port: int, timeout: float) -> None:
+    """Wait until somebody listens there: torch's own wait tells of each try that a signal
+    interrupts, and of its end, with the stack of its C++.
+
+    Raises:
+        OSError: nobody does in so many seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            left = max(ASK, deadline - time.monotonic())
+            return socket.create_connection((address, port), timeout=left).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(ASK)
 
 
 def _first_line(error: Exception) -> str:

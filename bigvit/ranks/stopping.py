@@ -14,6 +14,9 @@ from types import FrameType
 import psutil
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+PASSED_ON = {signal.SIGRTMIN + number: number for number in SIGNALS}
+"""By which signal `bigvit launch` passes one on to its ranks: it says which one came, and ends no
+rank that only starts, as it is ignored until a rank listens."""
 ONE = 5.0  # seconds within which signals are one request
 ORPHANED = "its launcher ended"
 LOOK = 1.0  # seconds between looks at the launchers
@@ -42,7 +45,7 @@ class StopRequest:
         self.by_ssh = top is not None and SSH in _command(top)
         self.max_minutes: float | None = None
         self.asked_by_file: Callable[[], bool] = lambda: False
-        for number in SIGNALS:
+        for number in (*SIGNALS, *PASSED_ON):
             signal.signal(number, self._request)
 
     def asked(self) -> bool:
@@ -73,7 +76,7 @@ class StopRequest:
         now = time.monotonic()
         if number == signal.SIGINT and self.requested and now - self.requested > ONE:
             os._exit(130)
-        self._take(signal.Signals(number).name)
+        self._take(signal.Signals(PASSED_ON.get(number, number)).name)
 
 
 def die_with_parent() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from bigvit.ranks.joining import NotMet, Ranks, alone, connect, end, meet
 from bigvit.ranks.launched import launched
+from bigvit.ranks.memory import wanting
 from bigvit.ranks.stopping import StopRequest
 from bigvit.ranks.watching import Watch
 
@@ -42,11 +43,15 @@ def together(work: Callable[[Ranks, StopRequest | None], None], kept: str) -> in
     except (ValueError, OSError) as error:
         code, reason = BAD_INPUT, str(error)
     except BaseException as error:
-        if watch is None:
+        said = wanting(error)
+        if watch is None and not said:
             raise
-        code, reason = CRASHED, f"{type(error).__name__}: {error}"
-        watch.failed(f"crashed: {reason}")
-        traceback.print_exc()
+        way_out = f"{said}; use a smaller --batch-size, or --image-size where there is one"
+        code, reason = CRASHED, way_out if said else f"{type(error).__name__}: {error}"
+        if watch is not None:
+            watch.failed(reason if said else f"crashed: {reason}")
+        if not said:
+            traceback.print_exc()
     if watch is not None:
         watch.ending()
         watch.leave(reason, code)

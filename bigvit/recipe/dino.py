@@ -54,12 +54,13 @@ class Dino:
             return last
         return first + (last - first) * epoch / max(self.warmup_epochs - 1, 1)
 
-    def ops(self, width: int, crops: int) -> Iterator[Op]:
+    def ops(self, width: int, crops: int, followed: int) -> Iterator[Op]:
         """What is computed of an image by the student's head, in float32.
 
         Args:
             width: of the trunk's features.
             crops: of an image.
+            followed: those of them that the follower sees.
         """
         widths = [width, *[self.hidden_dim] * self.hidden_layers]
         for i, (inputs, made) in enumerate(pairwise(widths)):
@@ -73,8 +74,8 @@ class Dino:
         if self.gain == "trained":
             shape = (0, 1, self.outputs)
             yield Op("head.prototypes.gain", "embedding", self.outputs, 0, 0, shape=shape)
-        # log-softmax of each crop
-        yield Op("", "activation", 0, 0, 0, wide=crops * self.outputs)
+        # log-softmax of each crop, softmax of the follower's
+        yield Op("", "activation", 0, 0, 0, wide=(crops + followed) * self.outputs)
 
 
 def _wide(op: Op) -> Op:

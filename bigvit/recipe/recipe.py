@@ -94,7 +94,7 @@ class Recipe:
     def summary(self) -> str:
         """The model in words, with the head that answers in the place of its own."""
         head = "" if self.dense is None else f" with {type(self.dense).__name__}"
-        return f"{type(self.model).__name__} {self.model.summary}{head}"
+        return f"{self.model.kind}{head}"
 
     @property
     def answers(self) -> bool:

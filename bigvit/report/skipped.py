@@ -27,7 +27,7 @@ def skipped_batches(told: Told) -> Iterator[Block]:
             spans(each.skipped),
             moment(each.time),
             _loss(each.loss),
-            _loss(each.loss_before),
+            "–" if each.loss_before is None else _loss(each.loss_before),
             f"batch {spoken(each.went_back_to)}",
             each.reason,
         )

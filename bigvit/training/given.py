@@ -71,7 +71,8 @@ def given_weights(command: Command, ranks: Ranks, report: Callable[[str], None])
     given = read_init(options.init, options.init_ema, options.init_grid, ranks)
     task, grid = outline(recipe), recipe.model.grid(recipe.data.image_size)
     with ranks.agree_on_error(Unfit, raised=Unfit):
-        weights, done = fitted(given, task.model, grid, recipe.resampling)
+        kind = f"{command.name}'s {recipe.model.kind}"
+        weights, done = fitted(given, task.model, grid, recipe.resampling, kind)
     taken = {name: w for name, w in weights.items() if task.model.takes(name)}
     some = [f"{len(taken)} of {len(weights)} are taken"] * (len(taken) < len(weights))
     report(f"weights of {options.init}: {', '.join([*given.notes, str(done), *some])}")

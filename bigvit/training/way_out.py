@@ -1,11 +1,9 @@
 """Errors of the device that a person can do something about: what they mean, and the way out."""
 
-import torch
-
 from bigvit.engines.deepspeed.config import offloads, read_sharding, stage_of
+from bigvit.ranks.memory import wanting
 from bigvit.recipe import Command, Layout, Run, micro_batches
 
-WANTING = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # NCCL's and cuBLAS' words for it
 NO_KERNEL = " does not have a deterministic implementation"
 
 
@@ -15,12 +13,11 @@ def explained(error: RuntimeError, command: Command, layout: Layout, place: str)
     if NO_KERNEL in text:
         name = text.partition(NO_KERNEL)[0]
         return f"{place}: {name} has no kernel for --deterministic here; leave that out"
-    if not isinstance(error, torch.OutOfMemoryError) and not any(word in text for word in WANTING):
+    if not (said := wanting(error)):
         return ""
-    said = ". ".join(text.splitlines()[0].split(". ")[:3]).strip(". ")
     first, *rest = _ways(command, layout, place)
     then = f"; if that is not enough, {', then '.join(rest)}" if rest else ""
-    return f"{place}: out of memory ({said}); use {first}{then}"
+    return f"{place}: {said}; use {first}{then}"
 
 
 def _ways(command: Command, layout: Layout, place: str) -> list[str]:

@@ -1,8 +1,9 @@
 """Whether weights fit the models that are to start from them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from bigvit.checkpoint.weights import Unfit, fitted, read_init
+from bigvit.checkpoint.weights import fitted, read_init
 from bigvit.engines.build import outline
 from bigvit.recipe import Command
 
@@ -19,14 +20,10 @@ def check_fit(of: str, commands: Mapping[str, Command]) -> None:
     """
     run = next(iter(commands.values())).run
     assert run.init is not None
-    given = read_init(run.init, run.init_ema, run.init_grid)
+    given = replace(read_init(run.init, run.init_ema, run.init_grid), origin=of)
     for name, command in commands.items():
         recipe = command.recipe
-        try:
-            fitted(given, outline(recipe).model, _grid(command), recipe.resampling)
-        except Unfit as error:
-            said = str(error).removeprefix("--init: ")
-            raise ValueError(f"{of} does not fit {name}: {said}") from None
+        fitted(given, outline(recipe).model, _grid(command), recipe.resampling, name)
 
 
 def _grid(command: Command) -> tuple[int, int]:

@@ -1,18 +1,22 @@
 """What pictures share. They are matplotlib's figures upon its Agg canvas: neither pyplot nor a
 window is needed, and nothing global is changed."""
 
+import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 
 DPI = 128  # a power of two, so that pixels / DPI * DPI is exact
-CHARACTER = 6  # pixels across, as a rule, at this size:
-TEXT: dict[str, Any] = {"fontsize": 6.5, "parse_math": False}  # names may hold a $
+SIZE = 6.5  # of text, points
+TEXT: dict[str, Any] = {"fontsize": SIZE, "parse_math": False}  # names may hold a $
+FONT = FontProperties(size=SIZE)
 
 
 class Margins(NamedTuple):
@@ -58,10 +62,43 @@ def show_pixels(axes: Axes, pixels: NDArray[np.uint8]) -> None:
     axes.set_axis_off()
 
 
-def fitting(text: str, width: int) -> str:
-    """As much of a line as fits into so many pixels."""
-    most = width // CHARACTER
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def fitting(text: str, width: float, end: bool = False) -> str:
+    """As much of a line, or of its end, as fits into so many pixels."""
+    if text_width(text) <= width:
+        return text
+    while text and text_width(f"{text}…") > width:
+        text = text[1:] if end else text[:-1]
+    return f"…{text}" if end else f"{text}…"
+
+
+def wrapped(text: str, width: int, most: int) -> list[str]:
+    """A text in lines that fit into so many pixels, broken between words where it can be; what does
+    not fit into so many lines is left out."""
+    lines: list[str] = []
+    words = text.split()
+    while words and len(lines) < most - 1:
+        line = words.pop(0)
+        while words and text_width(f"{line} {words[0]}") <= width:
+            line += f" {words.pop(0)}"
+        kept = len(line)
+        while kept > 1 and text_width(line[:kept]) > width:
+            kept -= 1
+        lines.append(line[:kept])
+        words[:0] = [line[kept:]] if kept < len(line) else []
+    return [*lines, fitting(" ".join(words), width)] if words else lines
+
+
+def text_width(text: str) -> float:
+    """Pixels across of a text as it is drawn."""
+    with warnings.catch_warnings():  # of what the font lacks it draws a box
+        warnings.simplefilter("ignore")
+        across, *_ = _renderer().get_text_width_height_descent(text, FONT, False)
+    return across
+
+
+@lru_cache
+def _renderer() -> RendererAgg:
+    return RendererAgg(1, 1, DPI)
 
 
 def check(path: Path, what: str = "--out") -> None:

@@ -9,7 +9,7 @@ from bigvit.data import augment
 from bigvit.data.sources import Source
 from bigvit.recipe import Data
 from bigvit.visualize.compare import Answers
-from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, fitting, panels, save, show_pixels
+from bigvit.visualize.drawing import TEXT, Margins, fitting, panels, save, show_pixels, text_width
 
 SIDE = 160  # of an image in the picture, pixels at least
 LINE = 13  # pixels down, of a line of text
@@ -40,8 +40,8 @@ def picture(answers: Answers, test: Source, data: Data, count: int) -> Figure:
             sure, best = float(answers.sure[line, place]), int(answers.best[line, place])
             colour = "#1e8449" if answers.right[line, place] else "#c0392b"
             said = f"{sure:4.0%} {answers.classes[best]}"
-            room = size[1] // CHARACTER - len(said) - 1  # of a name the end tells the head
-            name = name if len(name) <= room else f"…{name[max(0, len(name) - room + 1) :]}"
+            room = size[1] - text_width(f"{said} ")
+            name = fitting(name, room, end=True)  # which tells the head
             text = fitting(f"{said} {name}", size[1])
             down = -(4 + line * LINE) / size[0]
             cell.text(0, down, text, va="top", color=colour, transform=cell.transAxes, **TEXT)

@@ -1,7 +1,6 @@
 """A picture of a training batch as the model sees it: varied, mixed, with its targets and, where it
 learns from some, label maps and further views."""
 
-import textwrap
 from collections.abc import Callable, Sequence
 from colorsys import hsv_to_rgb
 from pathlib import Path
@@ -18,7 +17,7 @@ from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
 from bigvit.recipe import Layout, Recipe, Run
 from bigvit.task import Task
-from bigvit.visualize.drawing import CHARACTER, TEXT, Margins, panels, save, show_pixels
+from bigvit.visualize.drawing import TEXT, Margins, panels, save, show_pixels, wrapped
 from bigvit.visualize.frames import Drawn, framed, of_image
 
 CELL = 112  # smallest width of an image in the picture, pixels
@@ -180,7 +179,7 @@ def picture(drawn: Sequence[Panel], together: int = 1) -> Figure:
         lines = [
             Line(part, line.colour)
             for line in each.lines
-            for part in textwrap.wrap(line.text, size[1] // CHARACTER)
+            for part in wrapped(line.text, size[1], LINES)
         ]
         for i, line in enumerate(lines[:LINES]):
             place = (0, -(3 + i * LINE) / size[0])

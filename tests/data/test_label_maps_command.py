@@ -179,6 +179,19 @@ def test_teachers_that_say_nothing_of_cells_are_refused(
     assert said.count("\n") == 1 and why in said and not (tmp_path / "maps").exists()
 
 
+def test_a_batch_that_no_memory_holds_is_refused_before_an_image_is_read(
+    resnet: tuple[str, Any], root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = words(resnet[0], root, out := tmp_path / "maps")
+    given[given.index("--batch-size") + 1] = str(2**20)
+    at = given.index("--image-size")
+    given[at + 1 : at + 3] = ["960", "1440"]  # 17 TB of pixels
+    assert main(given) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "--batch-size 1048576 at --image-size" in said
+    assert "out of memory (" in said and not list(out.glob("*.bin"))
+
+
 def test_other_input_is_refused_in_a_line(
     resnet: tuple[str, Any], root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from bigvit.checkpoint.asked import from_run
 from bigvit.checkpoint.model import read_checkpoint
 from bigvit.cli import main
+from bigvit.neighbours.given import given
 from bigvit.ranks.joining import alone
 from bigvit.train import main as train
 
@@ -133,3 +134,14 @@ def test_a_condition_is_refused(words: list[str], message: str, run: Path, capsy
     capsys.readouterr()
     assert main(["retrieve", str(run), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_is_asked_stays_as_it_is_where_it_is_made(run: Path) -> None:
+    asked = given(str(run), None, False, None, None, None, False)
+    made = asked.prepare(alone(), 64, 0)
+    assert (
+        asked.ready is None and made.model() is made.model() and asked.model() is not made.model()
+    )
+    found = made.embedded(made.model(), "train", 64, 0)
+    assert found is made.embedded(made.model(), "train", 64, 0)
+    assert len(found.ids) == len(asked.train)

@@ -58,7 +58,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
+    datasets.enable_progress_bars()
 
 
 def new(tmp_path: Path, *words: object) -> int:
@@ -74,8 +74,10 @@ def written(tmp_path: Path) -> Recipe:
 def test_a_recipe_that_fits(form: str, tmp_path: Path, capsys: Any) -> None:
     root = tmp_path / "My photos (2)"
     FORMS[form](root)
+    capsys.readouterr()
     assert new(tmp_path, "deit3_s16_in1k_224") == 0
-    said = capsys.readouterr().out
+    said, aside = capsys.readouterr()
+    assert aside == ""  # no bar of `datasets`
     assert find_recipe(str(tmp_path / "mine.py"))[0] == "my_photos_2"
     base, made = find_recipe("deit3_s16_in1k_224")[1], written(tmp_path)
     data = made.data

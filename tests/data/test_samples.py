@@ -1,7 +1,9 @@
 """`bigvit samples`: a picture of a training batch."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +99,30 @@ def test_batches_differ_and_a_batch_is_always_the_same(root: Path, tmp_path: Pat
         pictures[name] = (tmp_path / f"{name}.png").read_bytes()
     assert pictures["first"] == pictures["again"]
     assert len(set(pictures.values())) == 3
+
+
+def test_long_names_of_classes_stay_below_their_image():
+    names = [
+        "WWWMMMWWWMMM WWWWWWWWW",
+        "Crotalus atrox, the western diamondback rattlesnake of Texas",
+    ]
+    names += [
+        "長い名前の種類の写真の説明が続く名前",
+        "hippopotomonstrosesquippedaliophobia" * 3,
+        "an ant",
+    ]
+    image = torch.zeros(3, 32, 32, dtype=torch.uint8)
+    figure = picture([Panel(image, [Line(name)]) for name in names])
+    renderer: Any = figure.canvas.get_renderer()  # pyright: ignore[reportAttributeAccessIssue]
+    with warnings.catch_warnings():  # the font has no Japanese, and draws boxes
+        warnings.simplefilter("ignore")
+        for axes in figure.axes:
+            room = axes.get_window_extent()
+            for text in axes.texts:
+                assert text.get_window_extent(renderer).x1 <= room.x1 + 1, text.get_text()
+    said = [" ".join(text.get_text() for text in axes.texts) for axes in figure.axes]
+    assert said[4] == "an ant" and said[3].endswith("…")
+    assert said[1].startswith("Crotalus atrox")
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 32, 32), (5, 1, 7, 12), (1, 3, 130, 90)])

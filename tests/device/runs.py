@@ -24,6 +24,7 @@ from bigvit.recipe import Run  # noqa: E402
 
 UPDATES = 3  # most runs stop there, in mid-epoch
 STOP = 2  # and the resumed one here, too
+FSDP2 = "whole_fsdp2"
 LAMB = ("stage 2, offloaded", "stage 3, small sub-groups")  # offloaded: of the shorter recipe
 CAIT = ("lamb", 3)
 RESUMED = 3  # stage
@@ -44,6 +45,7 @@ def engines(ranks: Ranks, folder: Path) -> None:
     for stage in scenarios.STAGES:
         path, sharding = folder / f"whole_{stage}", f"zero{stage}"
         train(ranks, path, tiny.adamw, sharding=sharding, stop_after=UPDATES)
+    train(ranks, folder / FSDP2, tiny.adamw, engine="fsdp2", sharding="full", stop_after=UPDATES)
     for name in LAMB:
         lamb._train(ranks, folder, "2", name, stop_after=UPDATES)
     cait._runs(ranks, folder, [CAIT], stop_after=UPDATES)

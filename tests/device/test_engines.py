@@ -40,6 +40,14 @@ def test_losses_and_norms_are_the_cpus(recipe, device_runs):
             assert [line[key] for line in found] == pytest.approx(wanted, rel=2e-6), run
 
 
+def test_fsdp2_is_what_deepspeed_is(device_runs):
+    found, wanted = (lines(device_runs / name) for name in (runs.FSDP2, "whole_2"))
+    assert len(found) == len(wanted) == runs.UPDATES
+    for key in ("loss", "grad_norm"):
+        here = [line[key] for line in found]
+        assert here == pytest.approx([line[key] for line in wanted], rel=2e-6)
+
+
 def test_a_run_resumed_with_data_workers_equals_one_that_was_not_stopped(device_runs):
     halves, whole = device_runs / "halves", device_runs / f"whole_{runs.RESUMED}"
     a, b = state(halves, runs.UPDATES), state(whole, runs.UPDATES)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from by_hand import TINY, Apart, ByHand, Ended, free_port
 from small import content
 
 from bigvit.checkpoint.jobs import read_jobs
+from bigvit.ranks.joining import NotMet, meet
 from bigvit.recipe.parse import parse
 from bigvit.task import Task
 from bigvit.training.run_folder import status_of
@@ -87,6 +89,26 @@ def test_a_rank_that_nobody_saw_is_named_when_its_launcher_ends_the_others(tmp_p
         ranks.kill()
     assert end.codes == [1] and "error: rank 1 on " in end.output[0]
     assert status_of(tmp_path / "run")["reason"].startswith("rank 1 on ")
+
+
+def test_signals_to_a_rank_that_waits_for_rank_0_say_nothing(monkeypatch, capfd):
+    """Torch's own wait tells with its C++ stack of each that interrupts it, and of its end."""
+    there = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in (there | {"MASTER_PORT": str(free_port())}).items():
+        monkeypatch.setenv(name, value)
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(time.monotonic()))
+    ask = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    ask.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(NotMet, match=r"rank 1 on \S+ could not reach rank 0 at .* in 2 s; "):
+            meet(2)
+    finally:
+        ask.join()
+        signal.signal(signal.SIGTERM, before)
+    assert heard and heard[0] < began + 1.5  # while it waits, not after
+    assert capfd.readouterr() == ("", "")
 
 
 def test_ranks_whose_launcher_dies_before_they_meet_end_and_say_so(tmp_path):

@@ -119,7 +119,9 @@ def test_bigvit_launch_passes_a_signal_on_and_the_exit_code_back(number, tmp_pat
         for left in living(run):
             left.kill()
     assert process.returncode == 85, output
-    assert json.loads((run / "status.json").read_text())["state"] == "requeue"
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "requeue"
+    assert status["reason"].startswith(signal.Signals(number).name)
     assert living(run) == []
     read_weights(checkpoints_of(run)[-1])
 

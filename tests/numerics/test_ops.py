@@ -47,6 +47,7 @@ from bigvit.recipe import (
     ViT,
 )
 from bigvit.recipes.deit3 import deit3_h14_in1k_126 as vit_h
+from bigvit.recipes.dino import dino_vit_s16_in1k_224_100 as dino
 from bigvit.recipes.segmentation import scenes_swin_64, scenes_vit_64
 from bigvit.task import Task
 
@@ -185,6 +186,26 @@ def test_a_head_alone_is_trained_and_little_is_kept(name: str):
     }
     assert trained == heads and len(trained) >= 2
     assert kept_bytes(recipe, BATCH) < 0.1 * kept_bytes(whole, BATCH)
+
+
+@pytest.mark.parametrize(("precision", "gain"), [("fp32", "trained"), ("bf16", "one")])
+def test_backward_keeps_what_is_said_of_dino(precision: Any, gain: Any):
+    """Its logits are most of it: those of ten crops, and of the follower's two."""
+    (loss,), views = dino.objectives, dino.data.views
+    recipe = replace(
+        dino,
+        precision=precision,
+        model=replace(dino.model, depth=2, embed_dim=48, num_heads=3),
+        objectives=(replace(loss, gain=gain, outputs=8192, hidden_dim=32, bottleneck_dim=16),),
+        data=replace(
+            dino.data,
+            image_size=32,
+            views=tuple(
+                replace(each, image_size=32 if i == 0 else 16) for i, each in enumerate(views)
+            ),
+        ),
+    )
+    assert predicted_over_found(recipe, 0, BATCH) == pytest.approx(1, abs=0.03)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -244,7 +244,11 @@ def test_what_fits_on_all_ranks_but_one_ends_all(tmp_path: Path):
         ),
     )
     assert [type(error) for error in found] == [Unfit, Unfit]
-    assert str(found[0]) == str(found[1]) == "--init: 1 weights are missing, norm.bias the first"
+    wanted = "does not fit x's ViT 24/2/3, patch 4"
+    said = (
+        f"--init {tmp_path / '1.safetensors'} {wanted}: 1 weights are missing, norm.bias the first"
+    )
+    assert [str(error) for error in found] == [said] * 2
 
 
 def test_what_one_rank_sees_as_a_file_and_another_as_a_run_ends_both(two: Path, tmp_path: Path):

@@ -1,6 +1,7 @@
 """Swin at other sizes than it was made for, oblong ones too, whose windows are padded: against timm
 and, padded before it is shifted, against transformers; and its tables for other windows."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from timm.layers.pos_embed_rel import resize_rel_pos_bias_table_simple
 from transformers import SwinBackbone, SwinConfig
 
 from bigvit import models
-from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit
+from bigvit.checkpoint.weights import Fitted, Given, Unfit, fit, given_of
 from bigvit.models import SwinTransformer
 from bigvit.recipe import AveragePooling, ImageSize, PaddedSwin, StochasticDepth, Swin
+from bigvit.recipes.deit3 import deit3_b16_in1k_224 as published
 
 NONE = StochasticDepth(rate=0.0, group=1)
 TINY: Any = (4, 24, (2, 2, 2, 2), (1, 2, 4, 8), 7, 4.0, AveragePooling(), NONE, 3, 10)
@@ -122,6 +124,32 @@ def test_in_smaller_windows_an_offset_keeps_its_bias(size: ImageSize, other: Ima
                 assert torch.equal(after[:, 0, y * w + x], before[:, 0, y * whole + x])
 
 
+@each_of("other", [(40, 40), (56, 24), (112, 40)])
+@torch.no_grad()
+def test_of_an_oblong_run_tables_are_taken_from_their_own_windows(other: ImageSize) -> None:
+    """At (56, 40) windows are (7, 7) and, in the second stage, (7, 5)."""
+    recipe = replace(
+        published, model=Swin(*SMALL), data=replace(published.data, image_size=(56, 40))
+    )
+    source, ours = (models.build(recipe.model, each) for each in ((56, 40), other))
+    randomised(source, 1)
+    fit(given_of(recipe, source.state_dict()), ours, (1, 1))
+    for old, new in zip(source.all_blocks(), ours.all_blocks(), strict=True):
+        before, after = (block.attn._get_rel_pos_bias()[0] for block in (old, new))
+        (h, w), (_, whole) = new.window_size, old.window_size
+        for y in range(h):
+            for x in range(w):  # of the first token with each
+                assert torch.equal(after[:, 0, y * w + x], before[:, 0, y * whole + x])
+
+
+def test_a_window_that_lies_the_other_way_is_another() -> None:
+    recipe = replace(
+        published, model=Swin(*SMALL), data=replace(published.data, image_size=(56, 40))
+    )
+    source, ours = (models.build(recipe.model, each) for each in ((56, 40), (40, 56)))
+    assert fit(given_of(recipe, source.state_dict()), ours, (1, 1)) == Fitted(True, False)
+
+
 @torch.no_grad()
 def test_for_larger_windows_tables_are_resampled_as_their_authors_do() -> None:
     source = models.build(Swin(*SMALL), 112)
@@ -137,7 +165,7 @@ def test_for_larger_windows_tables_are_resampled_as_their_authors_do() -> None:
 
 def test_tables_of_no_square_window_are_refused() -> None:
     source, ours = (models.build(Swin(*SMALL), size) for size in ((56, 40), 56))
-    with pytest.raises(Unfit, match="relative_position_bias_table is .* choose weights of the"):
+    with pytest.raises(Unfit, match="relative_position_bias_table is .* choose weights of that"):
         fit(Given(source.state_dict()), ours, (1, 1))
 
 

@@ -14,17 +14,14 @@ import torch
 from safetensors import safe_open
 from saving import as_format_1, load, rewrite, save
 
-from benchmarks.manifest import Cut, fsdp2, recipe, write, write_sides, zero3
 from bigvit.checkpoint.load import read_weights
 from bigvit.checkpoint.manifest import (
     Damaged,
-    as_text,
     damage,
-    from_text,
     read_manifest,
     step_name,
 )
-from bigvit.checkpoint.save import NotSaved, write_side_file
+from bigvit.checkpoint.save import NotSaved
 from bigvit.data.loader import train_batches
 from bigvit.data.prepare import Prepare
 from bigvit.data.sources import open_source
@@ -317,23 +314,6 @@ def test_what_cannot_be_written_is_said_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("cut", [zero3, fsdp2])
-def test_a_manifest_at_512_ranks_is_small_and_read_as_it_was_written(
-    tmp_path: Path, cut: Cut
-) -> None:
-    of = replace(recipe(), model=replace(recipe().model, depth=2))
-    folder = tmp_path / step_name(1)
-    folder.mkdir()
-    written = write(folder, of, write_sides(folder, of, cut, 512))
-    assert read_manifest(folder) == from_text(as_text(written)) == written
-    for row in written.tensors:
-        held = [cut(row.shape, rank, 512) for rank in range(512)]
-        wanted = [(rank, r.start, r.stop) for rank, r in enumerate(held) if r]
-        assert list(row.pieces(0, row.size)) == wanted
-    size = (folder / MANIFEST).stat().st_size
-    assert size < 512 * 120 + 300 * len(written.tensors) + 5000  # 0.2 MB at 32 blocks
-
-
 def test_what_a_newer_bigvit_wrote_is_told_from_damage(saved: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(saved, tmp_path / saved.name)
     text = (folder / MANIFEST).read_text()
@@ -404,20 +384,3 @@ def test_a_failure_without_a_text_is_one(
     with pytest.raises(NotSaved, match=r"could not be written \(MemoryError\(\)\)"):
         save(trained, tmp_path, 3, to_json(TINY), keep=1)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_rank_0_may_name_a_checkpoint_as_soon_as_the_last_side_file_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aside, whole = tmp_path / "aside", tmp_path / "whole"
-    aside.mkdir()
-    rename = Path.rename
-
-    def rename_and_be_late(path: Path, target: Path) -> None:
-        rename(path, target)
-        rename(aside, whole)  # as rank 0 does on another core
-
-    monkeypatch.setattr(Path, "rename", rename_and_be_late)
-    write_side_file(aside / "rank_00001.json", {"file": 1})
-    assert [path.name for path in whole.iterdir()] == ["rank_00001.json"]
-    assert (whole / "rank_00001.json").read_text() == '{"file": 1}'

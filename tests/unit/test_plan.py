@@ -275,3 +275,15 @@ def test_a_file_of_ones_own_is_started_by_its_path(tmp_path: Path, capsys: Any) 
     path.write_text("from bigvit.recipes.digits import digits_vit as own\n")
     assert main(["plan", str(path), "--gpus", "1", "--gpu", "h100-80gb"]) == 0
     assert f"scripts/train.py {path}" in capsys.readouterr().out
+
+
+def test_no_more_devices_are_proposed_than_make_it_faster(capsys):
+    assert main(["plan", "digits_vit"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("digits_vit on 1 x h100-80gb") and "--num_accelerators" not in said
+    assert "devices: 1, as an update is at most a tenth faster on up to 8; --gpus N" in said
+    assert main(["plan", "digits_vit", "--gpus", "8"]) == 0
+    asked = capsys.readouterr().out
+    assert asked.startswith("digits_vit on 8 x") and "devices: " not in asked
+    assert main(["plan", "drloc_swin_t_in100"]) == 0
+    assert capsys.readouterr().out.startswith("drloc_swin_t_in100 on 8 x")

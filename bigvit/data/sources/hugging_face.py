@@ -11,6 +11,7 @@ paths written by others. A cell that holds no bytes may name a file below the da
 other.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,8 +39,12 @@ from bigvit.data.sources.hugging_face_columns import (
 from bigvit.data.sources.source import Split, choose
 from bigvit.recipe.words import read_json
 
+log = logging.getLogger(__name__)
 HUB = "hf:"
 ROWS = 1 << 16  # whose names are made at once
+LARGE = (
+    2e9  # bytes of parquet from which on it is said that they are converted, which takes minutes
+)
 
 
 class HuggingFaceSource:
@@ -212,6 +217,21 @@ def _unread() -> Iterator[list[mmap]]:
         table._memory_mapped_record_batch_reader_from_file = kept
 
 
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """In here `datasets` draws no progress upon the terminal."""
+    from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
 def find_saved(root: Path) -> bool:
     """Whether `save_to_disk` wrote this folder."""
     return (root / "dataset_dict.json").is_file() or (root / "state.json").is_file()
@@ -271,7 +291,10 @@ def open_parquet(root: Path, found: dict[str, list[Path]], split: Split) -> Hugg
     targets(classes)  # before hours are spent on converting
     try:
         cache = Path(config.HF_DATASETS_CACHE) / f"bigvit-{_fingerprint(files)}"
-        with _unread() as maps:
+        size = sum(file.stat().st_size for file in files)
+        if size > LARGE and not cache.exists():
+            log.warning(f"{size / 1e9:.0f} GB of parquet become Arrow files in {cache}, once")
+        with _without_bars(), _unread() as maps:
             rows = Dataset.from_parquet([str(file) for file in files], cache_dir=str(cache))
     except (OSError, ValueError, DatasetGenerationError) as error:
         raise ValueError(f"{split} cannot be read: {error}") from None

@@ -26,6 +26,11 @@ class Description(ABC):
         """Widths, depths and heads in a few characters."""
 
     @property
+    def kind(self) -> str:
+        """Its architecture and summary."""
+        return f"{type(self).__name__} {self.summary}"
+
+    @property
     @abstractmethod
     def branches(self) -> int:
         """Residual branches, each with a stochastic depth of its own."""

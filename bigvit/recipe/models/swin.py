@@ -62,6 +62,14 @@ class Swin(StagedAttention):
         """Tokens (down, across) of a window on a grid."""
         return min(grid[0], self.window_size), min(grid[1], self.window_size)
 
+    def windows(self, image_size: ImageSize) -> dict[str, Grid]:
+        """Of each table of relative positions, by its name."""
+        return {
+            f"layers.{i}.blocks.{block}.attn.relative_position_bias_table": self.window(grid)
+            for i, (depth, *_, grid) in enumerate(self.stages(image_size))
+            for block in range(depth)
+        }
+
     def ops(self, image_size: ImageSize) -> Iterator[Op]:
         d, tokens, first = self.embed_dim, 0, 0
         for i, (depth, heads, d, (h, w)) in enumerate(self.stages(image_size)):

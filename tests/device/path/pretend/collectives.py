@@ -82,6 +82,12 @@ class PretendCCL(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return "pretend_ccl"
 
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self.named = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self.named
+
     def _get_backend(self, device: torch.device) -> "PretendCCL":  # pyright: ignore
         return self
 
