@@ -192,6 +192,7 @@ def test_a_head_alone_is_trained_and_little_is_kept(name: str):
 def test_backward_keeps_what_is_said_of_dino(precision: Any, gain: Any):
     """Its logits are most of it: those of ten crops, and of the follower's two."""
     (loss,), views = dino.objectives, dino.data.views
+    assert isinstance(views, tuple)
     recipe = replace(
         dino,
         precision=precision,
