@@ -147,7 +147,7 @@ class BoxesAndMasks(Objective):
         count, objects = self.config.anchor_samples, seen.objects
         with torch.no_grad():
             which, label = match(seen.anchors, objects.boxes, own, *ANCHOR_OVERLAPS, rescue=True)
-            order = priorities(key, len(label))
+            order = priorities(key, torch.arange(len(label), device=key.device))
             chosen, positive, counted = sample(label, order, count, count // 2)
             anchors = seen.anchors[chosen]
             boxes = torch.where(positive[:, None], objects.boxes[which[chosen]], anchors)
@@ -190,7 +190,10 @@ class BoxesAndMasks(Objective):
         boxes = torch.cat([proposed.boxes, objects.boxes])
         which, label = match(boxes, objects.boxes, own, *BOX_OVERLAPS, rescue=False)
         label = torch.where(torch.cat([proposed.there, own]), label, -1)
-        count, order = self.config.samples, priorities(key, len(label))
+        # an object by its place in its image: those of other images differ with the micro-batch
+        room = torch.arange(len(proposed.boxes), device=key.device)
+        places = torch.cat([room, len(room) - 1 + own.cumsum(0)])
+        count, order = self.config.samples, priorities(key, places)
         chosen, positive, counted = sample(label, order, count, count // 4)
         return Sampled(boxes[chosen], which[chosen], positive, counted)
 

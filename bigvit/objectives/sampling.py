@@ -12,10 +12,10 @@ WORD = 0xFFFFFFFF
 FIRST, LATER = 2**34, 2**33  # above every priority: what is drawn first, and what is left
 
 
-def priorities(key: Tensor, count: int) -> Tensor:
-    """As good as random numbers (count,) in [0, 2**32), int64, the same for the same key (a scalar,
-    as large): murmur3's finaliser of each number, twice, computed where the key lies."""
-    x = torch.arange(count, device=key.device)
+def priorities(key: Tensor, places: Tensor) -> Tensor:
+    """As good as random numbers (N,) in [0, 2**32), int64, the same for the same key (a scalar, as
+    large) and place (N,) int64: murmur3's finaliser of each place, twice."""
+    x = places
     for _ in range(2):
         x = (x * 0x9E3779B1 + key) & WORD
         x = ((x ^ (x >> 16)) * 0x85EBCA6B) & WORD

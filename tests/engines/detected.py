@@ -78,7 +78,9 @@ def detected(ranks: Ranks, folder: Path) -> None:
     source(folder, ranks)
     given = {"data_root": folder / "coco"}
     for way in WAYS:
-        train(ranks, folder / f"detected {way}", recipe, **given, **options(way))
+        # cut as `single` is not: which images lie in a micro-batch together is all the same
+        path, how = folder / f"detected {way}", {"micro_batch": 12} | options(way)
+        train(ranks, path, recipe, **given, **how)
     for way in HALVES:
         path, how = folder / f"detected halves {way}", options(way)
         train(ranks, path, recipe, **given, **how, stop_after=tiny.STOP)

@@ -123,11 +123,11 @@ class Chosen:
         found = [], []
         for image, label in enumerate(labels):
             places = torch.arange(len(label))
-            if self.room is not None:  # ours have room for proposals, and all images' objects
-                own = self.own[image]
-                left = len(label) - len(own)
-                places = torch.cat([places[:left], self.room + own])
-            order = priorities(self.keys[image], int(places.max()) + 1)[places]
+            if self.room is not None:  # ours have room for proposals
+                count = len(self.own[image])
+                left = len(label) - count
+                places = torch.cat([places[:left], self.room + places[:count]])
+            order = priorities(self.keys[image], places)
             masks = []
             for which, most in (((label >= 1), self.most), (label == 0, self.count)):
                 best = sorted(which.nonzero()[:, 0].tolist(), key=lambda i: -int(order[i]))
@@ -235,8 +235,11 @@ def test_losses_are_torchvisions(canvas, seed, monkeypatch):
     assert not torch.equal(other["loss_classifier"], found["loss_classifier"])
 
 
-def test_losses_of_images_are_averaged(ours):
-    """However they are cut; of no objects at all, too."""
+@pytest.mark.parametrize("samples", [64, 4])
+def test_losses_of_images_are_averaged(samples):
+    """However they are cut, also where not all objects are trained; of no objects at all, too."""
+    ours = built((SIDE, SIDE))
+    ours.config = replace(ours.config, samples=samples)
     output, objects = some_output(7), some_objects(7)
     (keys,) = ours.draws("detection", 0, 0, (0, 3))
     whole = ours(output, targets_of(objects), (keys,))
@@ -339,14 +342,14 @@ def test_mask_targets_are_roi_align_of_masks(aligned, sampling):
 
 def test_samples_by_any_key_are_spread_and_the_same_anywhere():
     keys = [torch.tensor(k) for k in (0, 1, 2**32 - 1, 77)]
-    each = [priorities(key, 100_000) for key in keys]
+    each = [priorities(key, torch.arange(100_000)) for key in keys]
     for priority in each:
         assert int(priority.min()) >= 0 and int(priority.max()) < 2**32
         assert len(priority.unique()) > 99_990
         cells = torch.bincount(priority >> 26, minlength=64)
         assert abs(cells - 100_000 / 64).max() < 200
     assert abs(np.corrcoef(torch.stack(each).numpy()) - np.eye(4)).max() < 0.02
-    assert torch.equal(priorities(keys[3], 50), each[3][:50])
+    assert torch.equal(priorities(keys[3], torch.arange(40, 50)), each[3][40:50])
 
 
 def test_draws_are_a_place_in_the_trainings(ours):
