@@ -25,7 +25,7 @@ from bigvit.plan.follower import asked, follower_weights, seen
 from bigvit.plan.kept import gathered_bytes, reduced_bytes
 from bigvit.plan.matrices import spread
 from bigvit.plan.weights import BYTES, Weight, heads, weights_of
-from bigvit.recipe import Lamb, Layout, Recipe, Run
+from bigvit.recipe import Lamb, Layout, Recipe, Run, UperNet
 
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"]
 What = Literal[
@@ -132,9 +132,10 @@ class Sent:
             yield from self.of("all-reduce", "statistics", 4 * statistics, 1)
 
     def normalised(self) -> Iterator[Collective]:
-        """What norms of a head are told of the other ranks' images: means and variances, and in
+        """What UperNet's norms are told of the other ranks' images: means and variances, and in
         backward as many sums, of each micro-batch."""
-        every = (op for each in self.recipe.objectives for op in heads(each, self.recipe))
+        segmented = (each for each in self.recipe.objectives if isinstance(each, UperNet))
+        every = (op for each in segmented for op in heads(each, self.recipe))
         norms = [op.parameters for op in every if op.kind == "batch norm"]
         own, times, more = 4 * self.micro * sum(norms), self.micro * len(norms), self.micro
         yield from self.of("all-gather", "statistics", self.world * own, times, spread=more)

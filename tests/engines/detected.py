@@ -20,6 +20,7 @@ import cocos  # noqa: E402
 WAYS: tuple[Way, ...] = (2, 3, "fsdp2 full")
 OTHERS: tuple[Way, ...] = (0, 1, "fairscale oss")
 HALVES: tuple[Way, ...] = (3,)
+CUT = {"micro_batch": 12}  # as `single` is not: it is all the same which images lie together
 IMAGES, BARE = 288, 2  # of which the first two lists hold no object
 head = scenes_mask_rcnn.objectives[0]
 assert isinstance(head, MaskRCNN)
@@ -78,12 +79,10 @@ def detected(ranks: Ranks, folder: Path) -> None:
     source(folder, ranks)
     given = {"data_root": folder / "coco"}
     for way in WAYS:
-        # cut as `single` is not: which images lie in a micro-batch together is all the same
-        path, how = folder / f"detected {way}", {"micro_batch": 12} | options(way)
-        train(ranks, path, recipe, **given, **how)
+        train(ranks, folder / f"detected {way}", recipe, **given, **CUT, **options(way))
     for way in HALVES:
         path, how = folder / f"detected halves {way}", options(way)
-        train(ranks, path, recipe, **given, **how, stop_after=tiny.STOP)
+        train(ranks, path, recipe, **given, **CUT, **how, stop_after=tiny.STOP)
 
 
 def detected_others(ranks: Ranks, folder: Path) -> None:
@@ -91,7 +90,7 @@ def detected_others(ranks: Ranks, folder: Path) -> None:
     source(folder, ranks)
     for way in OTHERS:
         path, how = folder / f"detected {way}", options(way)
-        train(ranks, path, recipe, data_root=folder / "coco", **how)
+        train(ranks, path, recipe, data_root=folder / "coco", **CUT, **how)
 
 
 def detected_halves(ranks: Ranks, folder: Path) -> None:
@@ -99,7 +98,8 @@ def detected_halves(ranks: Ranks, folder: Path) -> None:
     source(folder, ranks)
     for way in HALVES:
         path, how = folder / f"detected halves {way}", options(way)
-        train(ranks, path, recipe, data_root=folder / "coco", **how, resume="auto", workers=1)
+        given = {"data_root": folder / "coco", "resume": "auto", "workers": 1}
+        train(ranks, path, recipe, **given, **CUT, **how)
 
 
 SCENARIOS = (detected, detected_others, detected_halves)

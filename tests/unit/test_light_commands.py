@@ -11,6 +11,7 @@ import pytest
 
 from bigvit import __version__
 from bigvit.cli import main
+from bigvit.plan.weights import size_of
 from bigvit.recipe.check import leaves
 from bigvit.recipe.find import all_recipes
 from bigvit.recipe.store import recipe_from_json, to_json
@@ -79,7 +80,7 @@ def test_list_shows_name_parameters_resolution_and_source() -> None:
         millions = row[start["parameters"] : start["pixels"]].removesuffix("M  ").split()[0]
         size = recipe.data.image_size
         pixels = "x".join(map(str, size)) if isinstance(size, tuple) else str(size)
-        count = recipe.model.parameters(size)
+        count, _ = size_of(recipe)
         assert abs(float(millions) * 1e6 - count) <= 5_000
         assert row[start["pixels"] : start["source"]].strip() == pixels
         assert row[start["source"] :] == recipe.source
