@@ -217,7 +217,7 @@ scenes_mask_rcnn = replace(
         ),
     ),
     optim=replace(mask_rcnn_swin_t.optim, lr=2e-3),
-    schedule=Steps(epochs=10, warmup_updates=30, warmup_ratio=0.001, steps=(7, 9), factor=0.1),
+    schedule=Steps(epochs=8, warmup_updates=30, warmup_ratio=0.001, steps=(6, 7), factor=0.1),
     starts_from=None,
     precision="fp32",
 )

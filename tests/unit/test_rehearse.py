@@ -126,7 +126,7 @@ def dense(kind: str, way: str, more: tuple[str, ...], tmp_path: Path) -> dict:
     return found
 
 
-@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("kind", [pytest.param("boxes", marks=pytest.mark.slow), "pixels"])
 def test_trunk_and_head_are_rehearsed(kind, tmp_path):
     more = ("--precision", "bf16", *(("--micro-batch", "2") if kind == "pixels" else ()))
     found = dense(kind, "fsdp2 full", more, tmp_path)
