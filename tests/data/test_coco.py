@@ -104,7 +104,7 @@ def test_boxes_are_clipped_and_empty_ones_left_out(root):
     [
         (lambda x: first(x, category_id=5), "annotation 7000 is of category 5, which it does not"),
         (lambda x: first(x, image_id=5), "annotation 7000 is of image 5, which it does not list"),
-        (lambda x: first(x, bbox=[1, 2, float("nan"), 4]), "box that is not of finite numbers"),
+        (lambda x: first(x, bbox=[1, 2, float("nan"), 4]), "box or an area that is not of finite"),
         (lambda x: first(x, bbox=[1, 2, 3]), "is damaged, or not COCO's"),
         (lambda x: first(x, segmentation=[[1, 2, 3, 4, 5, 6, 7]]), "a polygon of 7 numbers"),
         (

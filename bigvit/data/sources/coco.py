@@ -25,11 +25,14 @@ from numpy.typing import NDArray
 
 from bigvit.data.sources.folders import FileNames, FileSource, is_below, shown
 from bigvit.data.sources.kept import Arrays, kept, marks_of
+from bigvit.data.sources.runs import cover
 from bigvit.data.sources.source import Split
 
 LISTS = {"train": "instances_train*.json", "test": "instances_val*.json"}
 POLYGONS, RUNS, PACKED = range(3)  # how a mask is written: its corners; run lengths; these as text
 CORNERS = 6  # numbers of the smallest polygon
+LARGE = RecursionError, OverflowError
+FAR = 100_000  # pixels: no image is as large, and to draw a polygon takes time as it is long
 
 
 class Found(NamedTuple):
@@ -210,7 +213,7 @@ class _Annotations:
         self.parts, self.ends = array("q", [0]), array("q", [0])
 
     def hook(self, item: dict[str, Any]) -> Any:
-        if "image_id" in item and "category_id" in item:
+        if "image_id" in item and ("category_id" in item or "bbox" in item):
             return self._add(item)
         if "file_name" in item:
             return item["id"], item["file_name"], int(item["height"]), int(item["width"])
@@ -232,6 +235,8 @@ class _Annotations:
             mask = [list(counts.encode()) if isinstance(counts, str) else counts]
         elif any(len(part) % 2 for part in mask):
             raise ValueError(f"annotation {item['id']}: a polygon of {len(mask[0])} numbers")
+        elif any(part and (max(part) > FAR or min(part) < -FAR) for part in mask):
+            raise ValueError(f"annotation {item['id']}: a polygon {FAR:,} pixels away and more")
         self.numbers["kind"].append(kind)
         self.numbers["height"].append(size[0])
         self.numbers["width"].append(size[1])
@@ -253,8 +258,9 @@ def _listed(file: Path) -> Arrays:
         numbers = np.array([number for number, *_ in images], np.int64)
         named = np.array([number for number, _ in categories], np.int64)
         names = [os.fsencode(name) for _, name, *_ in images]
-        sizes = np.array([size for *_, height, width in images for size in (height, width)])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        every = [size for *_, height, width in images for size in (height, width)]
+        sizes = np.array(every, np.int64).reshape(-1, 2)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, *LARGE) as error:
         raise ValueError(
             f"{file.name} is damaged, or not COCO's list of images, annotations and categories "
             f"({type(error).__name__}: {error}); get it again"
@@ -268,23 +274,26 @@ def _listed(file: Path) -> Arrays:
         said.unless(distinct, f"lists {what} that have the same number")
     texts = [name for _, name in categories]
     said.unless(len(set(texts)) == len(texts), "lists categories that have the same name")
+    said.unless(len(set(names)) == len(names), "lists images that have the same file name")
+    fits = bool(((sizes > 0) & (sizes <= FAR)).all())
+    said.unless(fits, f"lists an image of a side that is not 1 to {FAR:,} pixels")
     image, known = _places(numbers, each["image_id"])
     said.of_first(~known, "is of image {}, which it does not list", each["image_id"])
     category, known = _places(named, each["category_id"])
     said.of_first(~known, "is of category {}, which it does not list", each["category_id"])
-    sizes = sizes.reshape(-1, 2).astype(np.int64)
     own = np.stack([each["height"], each["width"]], 1)
     other = (each["kind"] != POLYGONS) & (own != sizes[image]).any(1)
     said.of_first(other, "has a mask of another size than its image, {}", each["image_id"])
     boxes = np.frombuffer(told.boxes, np.float64).reshape(-1, 4)
     areas, values = (np.frombuffer(of, np.float64) for of in (told.areas, told.values))
-    said.of_first(~np.isfinite(boxes).all(1), "has a box that is not of finite numbers")
+    finite = np.isfinite(boxes).all(1) & np.isfinite(areas)
+    said.of_first(~finite, "has a box or an area that is not of finite numbers")
     said.unless(bool(np.isfinite(values).all()), "has masks that are not of finite numbers")
     parts, ends = (np.frombuffer(of, np.int64) for of in (told.parts, told.ends))
-    for at in np.flatnonzero(each["kind"] == RUNS):
-        runs = values[ends[parts[at]] : ends[parts[at] + 1]]
-        whole = runs.sum() == sizes[image[at]].prod()
-        said.unless(bool(whole), f"is damaged: annotation {each['id'][at]} is not of all its image")
+    for at in np.flatnonzero(each["kind"] != POLYGONS):
+        runs, packed = values[ends[parts[at]] : ends[parts[at] + 1]], each["kind"][at] == PACKED
+        whole = cover(runs, packed, int(sizes[image[at]].prod()))
+        said.unless(whole, f"is damaged: annotation {each['id'][at]} is not of all its image")
     if strange := next((name for name in names if not is_below(name)), None):
         raise ValueError(
             f"{file.name} names a file outside of it, {shown(strange)!r}; names must lead from the "
