@@ -26,11 +26,9 @@ from torch import Tensor, nn
 from bigvit.layers.norm import LayerNorm
 from bigvit.layers.precision import upcast
 from bigvit.layers.stochastic_depth import Drop, add_branches
-from bigvit.models.backbone import Backbone, Walk
+from bigvit.models.backbone import Backbone, Grid, Walk
 from bigvit.models.output import Features
 from bigvit.recipe import ImageSize, PaddedSwin, Swin, sides
-
-Grid = tuple[int, int]
 
 
 def _norm(dim: int, **_: Any) -> LayerNorm:

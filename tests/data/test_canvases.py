@@ -29,10 +29,7 @@ RECIPE: Recipe = replace(pictures.RECIPE, data=cocos.OBLONG, batch_size=8)
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("coco")
-    cocos.write(root, "train", range(26))
-    cocos.write(root, "val", range(100, 110))
-    return root
+    return cocos.written(tmp_path_factory.mktemp("coco"))
 
 
 def upright(root: Path, names: list[str]) -> list[bool]:

@@ -32,10 +32,7 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("coco")
-    cocos.write(root, "train", range(26))
-    cocos.write(root, "val", range(100, 110))
-    return root
+    return cocos.written(tmp_path_factory.mktemp("coco"))
 
 
 @pytest.fixture(scope="module")

@@ -105,6 +105,16 @@ def test_an_image_of_no_whole_patches_is_refused() -> None:
         Swin(*TINY).check((225, 160), None)
 
 
+def assert_offsets_keep_their_bias(source: Any, ours: Any) -> None:
+    """In windows that are no larger."""
+    for old, new in zip(source.all_blocks(), ours.all_blocks(), strict=True):
+        before, after = (block.attn._get_rel_pos_bias()[0] for block in (old, new))
+        (h, w), (_, whole) = new.window_size, old.window_size
+        for y in range(h):
+            for x in range(w):  # of the first token with each
+                assert torch.equal(after[:, 0, y * w + x], before[:, 0, y * whole + x])
+
+
 SIZES: list[tuple[ImageSize, ImageSize]] = [(56, (56, 40)), (112, (20, 56))]
 
 
@@ -116,12 +126,7 @@ def test_in_smaller_windows_an_offset_keeps_its_bias(size: ImageSize, other: Ima
     randomised(ours, 2)
     done = fit(Given(source.state_dict()), ours, (1, 1))
     assert done == Fitted(True, False) and str(done) == "relative positions resampled"
-    for old, new in zip(source.all_blocks(), ours.all_blocks(), strict=True):
-        before, after = (block.attn._get_rel_pos_bias()[0] for block in (old, new))
-        (h, w), (_, whole) = new.window_size, old.window_size
-        for y in range(h):
-            for x in range(w):  # of the first token with each
-                assert torch.equal(after[:, 0, y * w + x], before[:, 0, y * whole + x])
+    assert_offsets_keep_their_bias(source, ours)
 
 
 @each_of("other", [(40, 40), (56, 24), (112, 40)])
@@ -134,12 +139,7 @@ def test_of_an_oblong_run_tables_are_taken_from_their_own_windows(other: ImageSi
     source, ours = (models.build(recipe.model, each) for each in ((56, 40), other))
     randomised(source, 1)
     fit(given_of(recipe, source.state_dict()), ours, (1, 1))
-    for old, new in zip(source.all_blocks(), ours.all_blocks(), strict=True):
-        before, after = (block.attn._get_rel_pos_bias()[0] for block in (old, new))
-        (h, w), (_, whole) = new.window_size, old.window_size
-        for y in range(h):
-            for x in range(w):  # of the first token with each
-                assert torch.equal(after[:, 0, y * w + x], before[:, 0, y * whole + x])
+    assert_offsets_keep_their_bias(source, ours)
 
 
 def test_a_window_that_lies_the_other_way_is_another() -> None:
