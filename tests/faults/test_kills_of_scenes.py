@@ -1,5 +1,5 @@
-"""A run that learns classes of pixels, killed at any instant or asked to stop, and resumed, ends
-as the one that was never interrupted: to the bit, with the same measurements."""
+"""A run that learns classes of pixels, or boxes and masks, killed at any instant or asked to stop,
+and resumed, ends as the one that was never interrupted: to the bit, with the same measurements."""
 
 import json
 import random
@@ -15,26 +15,44 @@ from small import differing, living, ranks_of, start, wait_for
 from bigvit.checkpoint.run import checkpoints_of
 
 sys.path.append(str(Path(__file__).parent.parent / "data"))
+import cocos  # noqa: E402
 from scenes import ade20k  # noqa: E402
 
 pytestmark = pytest.mark.slow
 OPTIONS = (
-    *("--data.classes", 4, "--model.num-classes", 4, "--data.zero", "not told"),
-    *("--data.train-images", 24, "--batch-size", 4, "--schedule.updates", 20),
-    *("--schedule.warmup-updates", 4, "--data.image-size", 32, "--data.stride", 24),
-    *("--workers", 1, "--log-every", 10, "--evaluate-every", 1, "--checkpoint-every", 3),
-    *("--keep-best", "miou", "--resume", "auto", "--sharding", "zero3"),
+    *("--data.train-images", 24, "--batch-size", 4, "--workers", 1, "--log-every", 10),
+    *("--evaluate-every", 1, "--checkpoint-every", 3, "--resume", "auto", "--sharding", "zero3"),
 )
+RECIPES = {
+    "pixels": (
+        *("scenes_vit_64", "--data.classes", 4, "--model.num-classes", 4),
+        *("--data.zero", "not told", "--schedule.updates", 20, "--schedule.warmup-updates", 4),
+        *("--data.image-size", 32, "--data.stride", 24, "--keep-best", "miou"),
+    ),
+    "boxes": (  # on two canvases
+        *("scenes_mask_rcnn", "--data.classes", 3, "--model.num-classes", 3),
+        *("--data.test-images", 5, "--schedule.epochs", 4, "--schedule.steps", 3),
+        *("--schedule.warmup-updates", 4, "--data.image-size", 64, 96, "--data.shortest", 48, 64),
+        *("--data.test-shortest", 64, "--keep-best", "box_ap"),
+    ),
+}
+"""Six updates an epoch, and four epochs, the last one cut short where updates are counted."""
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ade20k(tmp_path_factory.mktemp("scenes"), train=24, test=5)
+@pytest.fixture(scope="module", params=RECIPES)
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of images; it is called as what is learned of them."""
+    root = tmp_path_factory.mktemp("data") / request.param
+    if request.param == "pixels":
+        return ade20k(root, train=24, test=5)
+    cocos.write(root, "train", range(26))
+    cocos.write(root, "val", range(100, 105))
+    return root
 
 
 def words(root: Path, folder: Path) -> tuple[object, ...]:
     where = ("--data-root", root, "--run-dir", folder)
-    return ("scripts/train.py", "scenes_vit_64", *OPTIONS, *where)
+    return ("scripts/train.py", *RECIPES[root.name], *OPTIONS, *where)
 
 
 def ended(root: Path, folder: Path) -> float:
@@ -56,7 +74,7 @@ def measured(folder: Path) -> list[dict[str, object]]:
 def whole(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     folder = tmp_path_factory.mktemp("whole") / "run"
     seconds = ended(root, folder)
-    assert len(measured(folder)) == 4  # 6 updates an epoch, the last one cut short
+    assert len(measured(folder)) == 4
     assert measured(folder)[-1]["images"] == 5
     return folder, seconds
 
